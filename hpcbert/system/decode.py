@@ -42,7 +42,7 @@ MAX_COUNT = 1_000_000_000
 GIVEN = object()
 
 _NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
-_NAMES |= {str: "a text", list: "an array", dict: "a table"}
+_NAMES |= {str: "a text"}
 
 
 def did_you_mean(word: str, known_words: Iterable[str]) -> str:
@@ -92,6 +92,10 @@ class Invalid(ValueError):  # noqa: N818  its message is about a value
     def __str__(self) -> str:
         text = "" if self.value is MISSING else f", not {self.value!r}"
         return f"{self.path or ''} {self.message}{text}.".lstrip()
+
+
+class _Mismatch(Invalid):
+    """A value has another type than its annotation."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ def _read(hint: Any, value: Any) -> Any:
         return _READERS[origin](kinds, value)
     if _is_table(hint):
         return _read_table(hint, value)
-    if hint in (Any, NoneType):
+    if hint is Any:
         return value
     return _read_plain(hint, value) if hint in _NAMES else _parse_text(hint, value)
 
@@ -208,14 +212,14 @@ def _read_annotated(kind: Any, notes: tuple[Any, ...], value: Any) -> Any:
 
 def _require_table(value: Any) -> None:
     if not isinstance(value, dict):
-        raise Invalid("must be a table", value=value)
+        raise _Mismatch("must be a table", value=value)
 
 
 def _read_plain(kind: type, value: Any) -> Any:
     if kind is float and type(value) is int and abs(value) <= MAX_INTEGER:
         return float(value)
     if type(value) is not kind:
-        raise Invalid(f"must be {_NAMES[kind]}", value=value)
+        raise _Mismatch(f"must be {_NAMES[kind]}", value=value)
     if isinstance(value, float) and not isfinite(value):
         raise Invalid("must be a finite number", value=value)
     if isinstance(value, str) and "\0" in value:
@@ -243,7 +247,7 @@ def check_choice(choices: tuple[Any, ...], value: Any) -> Any:
     if value not in choices:
         names = [str(choice) for choice in choices]
         hint = suggest_similar(str(value), names)
-        raise Invalid(f"must be one of {', '.join(names)}", hint, value=value)
+        raise _Mismatch(f"must be one of {', '.join(names)}", hint, value=value)
     return value
 
 
@@ -257,57 +261,33 @@ def _parse_text(kind: Any, value: Any) -> Any:
 
 
 def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    is_mixed = any(get_origin(kind) is not Literal and kind is not NoneType for kind in kinds)
+    """Return a value as the first annotation that it has the type of."""
+    if value is None and NoneType in kinds:
+        return None
+    mismatches: list[_Mismatch] = []
     for kind in kinds:
-        if type(value) in _plain_types(kind):
-            if is_mixed and get_origin(kind) is Literal and value not in get_args(kind):
-                break
-            return _read(kind, value)
-    *names, last = _name_kinds(kinds)
-    words = [name for name in (*names, last) if name not in _NAMES.values()]
-    hint = suggest_similar(value, words) if isinstance(value, str) else ""
-    text = f"must be {', '.join(names)} or {last}" if names else f"must be {last}"
-    raise Invalid(text, hint, value=value)
+        if kind is not NoneType:
+            result = _read_or_mismatch(kind, value)
+            if not isinstance(result, _Mismatch):
+                return result
+            mismatches.append(result)
+    words = dict.fromkeys(mismatch.message.removeprefix("must be ") for mismatch in mismatches)
+    hint = " ".join(mismatch.hint for mismatch in mismatches).strip()
+    raise Invalid(f"must be {' or '.join(words)}", hint, value=value)
 
 
-def _name_kinds(kinds: tuple[Any, ...]) -> list[str]:
-    """Return what a value may be: `a whole number`, or a word by itself."""
-    names: dict[str, None] = {}
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            names |= dict.fromkeys(map(str, get_args(kind)))
-        else:
-            types = [plain_type for plain_type in _plain_types(kind) if plain_type in _NAMES]
-            names |= dict.fromkeys(_NAMES[plain_type] for plain_type in types)
-    if _NAMES[float] in names:
-        names.pop(_NAMES[int], None)
-    return list(names)
-
-
-@cache
-def _plain_types(hint: Any) -> tuple[type, ...]:
-    """Return the types of the plain values that an annotation's reader examines."""
-    origin, kinds = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        kind, note = kinds[:2]
-        if isinstance(note, EncodedAs | TableKeys):  # what a document has
-            kind = note.kind if isinstance(note, EncodedAs) else dict
-        return _plain_types(kind)
-    if origin is Literal:
-        return tuple({type(kind) for kind in kinds})
-    if origin in (dict, Mapping) or _is_table(hint):
-        return (dict,)
-    if origin is tuple:
-        return (list, tuple)
-    if hint is float:
-        return (float, int)
-    return (hint,) if hint in (*_NAMES, NoneType) else (str,)
+def _read_or_mismatch(kind: Any, value: Any) -> Any:
+    try:
+        return _read(kind, value)
+    except _Mismatch as mismatch:
+        if mismatch.path is not None:
+            raise
+        return mismatch
 
 
 def _read_array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        tables = " of tables" if dict in _plain_types(kinds[0]) else ""
-        raise Invalid(f"must be an array{tables}", value=value)
+        raise _Mismatch("must be an array", value=value)
     if kinds[-1] is ...:
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
