@@ -41,17 +41,12 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
     """
     origin, name = ("--site", flag) if flag else ("HPCBERT_SITE", env.get("HPCBERT_SITE", ""))
     if name:
-        path = Path(name)
-        message = "There is no such file."
-        if path.is_dir():
-            path, message = path / SITE, f"There is no {SITE} in this folder."
+        path = Path(name) / SITE if Path(name).is_dir() else Path(name)
         if not path.is_file():
             hint = "Name a site.toml or its folder; hpcbert init writes one."
-            # A shell that has sourced the env.sh of a lab that is gone has both variables.
-            conf = Path(env.get("SLURM_CONF", "/"))
-            unset = "If it is of a lab that is gone, run: unset HPCBERT_SITE"
-            unset += "" if conf.exists() else " SLURM_CONF"
-            raise ConfigError(message, where=f"{origin}={name}", hint=hint if flag else unset)
+            if not flag:
+                hint = "If it is of a lab that is gone, run: unset HPCBERT_SITE SLURM_CONF"
+            raise ConfigError("There is no such file.", where=f"{origin}={name}", hint=hint)
         return path.absolute(), origin
     home = Path(env.get("HOME", "/"))
     for folder in (cwd, *cwd.parents):

@@ -12,36 +12,42 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hpcbert.errors import UsageError
 
 # The hub's name for enroot before 4.2, in the URI and in the file of credentials.
 HUB = "registry-1.docker.io"
 _HUB_NAMES = ("docker.io", "index.docker.io", HUB)
-_DAEMONS = ("dockerd://", "podman://")
-_DOCKER = "docker://"
+_DAEMONS = ("dockerd", "podman")
 _FILE_SUFFIXES = (".sqsh", ".squashfs", ".sqfs", ".sif")
-# Registries of other kinds, which Apptainer alone fetches from: SIF files in one of OCI's, and its
-# own libraries, where names may have capitals (apptainer/apptainer, pkg/../library/client/ref.go).
-_APPTAINER_SCHEMES = ("oras", "library")
-
 # Names, tags and digests as the distribution project defines them
 # (distribution/reference, regexp.go), a little wider for names, as enroot is.
-_USER = re.compile(r"[A-Za-z0-9_.!~*'()%;:&=+$,-]+")
-_REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_HINT = "Write docker://[USER@]REGISTRY#IMAGE:TAG, or the path of a .sqsh or .sif file."
-_ORAS = re.compile(
-    r"oras://(?P<registry>[A-Za-z0-9.-]+(:[0-9]{1,5})?)/(?P<name>[a-z0-9._/-]+?)"
-    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
-)
-_LIBRARY = re.compile(
-    r"library://((?P<registry>[A-Za-z0-9.-]+(\.[A-Za-z0-9-]+|:[0-9]{1,5}))/)?"
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._/-]*?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
-)
+_USER = r"[A-Za-z0-9_.!~*'()%;:&=+$,-]+"
+_REGISTRY = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+_NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*"
+_TAG = r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
+_DIGEST = r"(@(?P<digest>sha256:[0-9a-f]{64}))?"
+_HINT = "Write docker://[USER@]REGISTRY#IMAGE:TAG, or the path of a .sqsh or .sif file; Apptainer "
+_HINT += "also has oras://REGISTRY/IMAGE:TAG and library://[REGISTRY/]IMAGE:TAG."
+# Apptainer alone fetches from registries of other kinds: SIF files in one of OCI's, and its own
+# libraries, where names may have capitals (apptainer/apptainer, pkg/../library/client/ref.go).
+_FORMS = {
+    # The host before a slash has a dot or a port, or is this machine: otherwise it is a folder of
+    # the hub.
+    "docker": re.compile(
+        rf"((?P<user>{_USER})@)??"
+        rf"((?P<registry>{_REGISTRY})#|(?P<host>(?=[^/]*[.:]|localhost/){_REGISTRY})/)?"
+        rf"(?P<name>{_NAME}){_TAG}{_DIGEST}"
+    ),
+    "oras": re.compile(
+        rf"(?P<registry>[A-Za-z0-9.-]+(:[0-9]{{1,5}})?)/(?P<name>[a-z0-9._/-]+?){_TAG}{_DIGEST}"
+    ),
+    "library": re.compile(
+        r"((?P<registry>[A-Za-z0-9.-]+(\.[A-Za-z0-9-]+|:[0-9]{1,5}))/)?"
+        rf"(?P<name>[A-Za-z0-9][A-Za-z0-9._/-]*?){_TAG}"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Image:
             return self.slashed
         user = f"{self.user}@" if self.user else ""
         suffix = f"@{self.digest}" if self.digest else f":{self.tag}"
-        return f"{_DOCKER}{user}{self.registry}#{self.name}{suffix}"
+        return f"docker://{user}{self.registry}#{self.name}{suffix}"
 
     @property
     def slashed(self) -> str:
@@ -114,67 +120,27 @@ def parse_reference(text: str) -> Image:
         raise UsageError(f"{text!r} is not an image.", hint=_HINT)
     if text.startswith((".", "/")):
         return Image("file", path=text)
-    if text.startswith(_DAEMONS):
+    scheme, separator, reference = text.partition("://")
+    if not separator:
+        scheme, reference = "docker", text
+    if scheme in _DAEMONS:
         message = f"{text!r} asks a daemon of one machine, which compute nodes don't run."
         hint = "Push the image to a registry, or import it there and name the .sqsh file."
         raise UsageError(message, hint=hint)
-    kind = text.partition("://")[0]
-    if kind in _APPTAINER_SCHEMES:
-        return _parse_apptainer(kind, text)
-    reference = text.removeprefix(_DOCKER)
-    if reference == text and text.endswith(_FILE_SUFFIXES):
+    if not separator and text.endswith(_FILE_SUFFIXES):
         message = f"{text!r} would be read as the name of an image in a registry."
         raise UsageError(message, hint=f"For a file, write ./{text} or its whole path.")
-    return _parse_docker(reference, text)
-
-
-def _parse_apptainer(kind: str, text: str) -> Image:
-    match = (_ORAS if kind == "oras" else _LIBRARY).fullmatch(text)
-    if not match or "//" in match["name"] or match["name"].endswith("/"):
-        hint = "Write oras://REGISTRY/IMAGE:TAG or library://[REGISTRY/]IMAGE:TAG."
-        raise UsageError(f"{text!r} is not an image.", hint=hint)
+    match = _FORMS[scheme].fullmatch(reference) if scheme in _FORMS else None
+    if match is None or "//" in match["name"] or match["name"].endswith("/"):
+        raise UsageError(f"{text!r} is not an image.", hint=_HINT)
     parts = match.groupdict(default="")
+    if scheme == "docker":
+        parts["registry"] = parts.pop("host") or parts["registry"] or HUB
+        if parts["registry"] in _HUB_NAMES:
+            parts["registry"] = HUB
+            # Images of the hub itself are in its folder `library`.
+            parts["name"] = parts["name"] if "/" in parts["name"] else f"library/{parts['name']}"
     if not parts["tag"] and not parts.get("digest"):
         parts["tag"] = "latest"
-    return Image("oras" if kind == "oras" else "library", **parts)
-
-
-def _parse_docker(reference: str, text: str) -> Image:
-    if "://" in reference:
-        raise UsageError(f"{text!r} names an unknown kind of image.", hint=_HINT)
-    location, separator, digest = reference.rpartition("@")
-    if not separator or not digest.startswith("sha256:"):
-        location, digest = reference, ""
-    authority, name, tag = _split_location(location)
-    user, _, registry = authority.rpartition("@")
-    if registry in _HUB_NAMES:
-        registry = HUB
-        name = name if "/" in name else f"library/{name}"
-    if not tag and not digest:
-        tag = "latest"
-    for part, value, pattern, is_needed in (
-        ("user", user, _USER, False),
-        ("registry", registry, _REGISTRY, True),
-        ("name", name, _NAME, True),
-        ("tag", tag, _TAG, not digest),
-        ("digest", digest, _DIGEST, False),
-    ):
-        if (value or is_needed) and not pattern.fullmatch(value):
-            raise UsageError(f"{text!r} is not an image: its {part} is {value!r}.", hint=_HINT)
-    return Image("docker", "", user, registry, name, tag, digest)
-
-
-def _split_location(location: str) -> tuple[str, str, str]:
-    """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into authority, name and tag."""
-    if "#" in location:
-        authority, _, path = location.partition("#")
-    else:
-        user, separator, address = location.rpartition("@")
-        host, slash, path = address.partition("/")
-        # A host has a dot or a port, or is this machine: otherwise it is a folder of the hub.
-        if not slash or not ("." in host or ":" in host or host == "localhost"):
-            host, path = HUB, address
-        authority = f"{user}{separator}{host}"
-    folders, slash, basename = path.rpartition("/")
-    name, _, tag = basename.partition(":")
-    return authority, f"{folders}{slash}{name}", tag
+    kind: Any = scheme
+    return Image(kind, **parts)

@@ -376,10 +376,9 @@ def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) 
         UsageError: An option is not a number.
     """
     places = (Path(path) / _DOCUMENT, Path(path).parent / _DOCUMENT)
-    document_path = next((place for place in places if place.is_file()), None)
-    document = _read_document(document_path) if document_path else {}
+    document = next(filter(None, map(_read_document, places)), {})
     dataset, vocabulary = recipe.dataset, document.get("vocabulary")
-    if dataset is None or not vocabulary:
+    if dataset is None or not isinstance(vocabulary, dict):
         return ()
     length, predictions, model_size = _read_sizes(dataset, options)
     reasons = []
@@ -394,7 +393,7 @@ def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) 
             count = document.get(key)
             if count != expected:
                 reasons.append(f"they have {count} {unit}, but the program is set to {expected}")
-    size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
+    size = vocabulary.get("size")
     if isinstance(size, int) and size > model_size:
         reasons.append(f"they have {size} words, but the model has {model_size}")
     return tuple(reasons)

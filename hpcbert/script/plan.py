@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from hpcbert.config import places
 from hpcbert.config.options import MOST_REPEATS
-from hpcbert.config.recipe import KINDS, Preset, Recipe, load
+from hpcbert.config.recipe import KINDS, Preset, Recipe
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import Site
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import UsageError
 from hpcbert.model import (
     DEVICES,
     LARGEST_WORDS,
-    PRECISIONS,
     Device,
     OptionValue,
     Point,
@@ -195,20 +192,10 @@ def choose_device(recipe: Recipe, site: Site, requested_device: str) -> Device:
     for device in recipe.devices:
         if device == name or not name:
             return device
-    names = _list_recipes(site, lambda other: name in other.devices)
     message = f"{recipe.name} runs on {' or '.join(recipe.devices)}, not on {name}."
-    raise UsageError(message, where=where, hint=f"Frameworks that run on {name}: {names}.")
-
-
-def _list_recipes(site: Site, condition: Callable[[Recipe], bool]) -> str:
-    """Return the names of the recipes that meet a condition."""
-    names = []
-    for name, folder in places.list_recipes(places.recipe_folders(Path(site.where))).items():
-        with suppress(ConfigError):
-            recipe = load(folder)
-            if recipe.has_script and condition(recipe):
-                names.append(name)
-    return ", ".join(names) or "none"
+    raise UsageError(
+        message, where=where, hint="hpcbert frameworks show NAME has the devices of each."
+    )
 
 
 def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
@@ -248,7 +235,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 
     def point(cell: RequestCell) -> Point:
         precision = cell.precision or precisions[0]
-        _check_precision(recipe, site, precision, precisions)
+        _check_choice("precision", precision, precisions)
         size = cell.batch_size or sizes.get(precision, 1)
         return Point(
             framework=recipe.name,
@@ -267,18 +254,6 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 
     points = tuple(dict.fromkeys(map(point, cells)))
     return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
-
-
-def _check_precision(
-    recipe: Recipe, site: Site, precision: str, precisions: tuple[str, ...]
-) -> None:
-    """Refuse a precision that the recipe does not run, with the recipes that run it."""
-    if precision in precisions or precision not in PRECISIONS:
-        _check_choice("precision", precision, precisions)
-        return
-    names = _list_recipes(site, lambda other: precision in other.precisions)
-    message = f"{recipe.name} does not run {precision} here; it runs {', '.join(precisions)}."
-    raise UnfitError(message, f"Frameworks that run {precision}: {names}.", key="precisions")
 
 
 def _set_compiler(recipe: Recipe, request: Request) -> Request:

@@ -54,7 +54,7 @@ def test_a_site_is_that_of_flag_variable_tree_and_xdg_in_this_order(tmp_path):
     write_file(tmp_path, "home/work/site.toml", MINIMAL)
     (deep.parent / ".git").mkdir()
     assert places.find_site("", env=env, cwd=deep) == default
-    for name, message in ((deep, "in this folder"), (deep / "absent.toml", "no such file")):
+    for name, message in ((deep, "no such file"), (deep / "absent.toml", "no such file")):
         with pytest.raises(ConfigError, match=message):
             places.find_site(str(name), env={}, cwd=tmp_path)
 

@@ -149,8 +149,7 @@ def test_a_recipe_that_contradicts_itself_is_refused(tmp_path, old, new, message
 def test_a_device_that_a_recipe_lacks_is_refused_and_a_wrong_one_is_found_at_the_site(site, two):
     with pytest.raises(UsageError, match="megatron runs on gpu, not on cpu") as refused:
         choose_device(load("megatron"), site, "cpu")
-    assert "pytorch" in refused.value.hint
-    assert "megatron" not in refused.value.hint
+    assert "frameworks show" in refused.value.hint
     with pytest.raises(UsageError, match="no device 'cup'") as wrong:
         choose_device(two, settled(site, "two", device="cup"), "")
     assert "frameworks.two.device" in wrong.value.where
