@@ -158,7 +158,12 @@ def _is_own_file(target: Path) -> bool:
 
 def _format_remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     """Return the command that trusts all files at once: folders that have their files' owner."""
-    paths = dict.fromkeys(str(_choose_path(doubt)) for doubt in doubts)
+    entries = dict.fromkeys(TrustedPath(_choose_path(doubt), doubt.uid) for doubt in doubts)
+    paths = [
+        str(entry.path)
+        for entry in entries
+        if not any(entry != other and other.covers(*entry) for other in entries)
+    ]
     if all(doubt.uid == os.geteuid() for doubt in doubts):
         names = dict.fromkeys(str(doubt.path) for doubt in doubts)
         advice = f"Close it: chmod o-w {shlex.join(names)}"
