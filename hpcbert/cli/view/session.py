@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import progress
-from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, summarise
+from hpcbert.cli.view.rows import Level, RowKey, Scene, TreeRow, list_rows
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Rates, RepeatProgress, Sinks, View, list_ended, read_rates
@@ -86,20 +85,20 @@ class Session:
         self._floor, self._interval = floor, interval
         self._wake = threading.Event()
         self._left = self._again = False
-        self._tree: Tree | None = None
+        self._row_map: Mapping[RowKey, TreeRow] = {}
         self._details: dict[Key, RepeatProgress] = {}
         self._failures: dict[Key, str] = {}
         self._rates: dict[str, Rates] = {}
         self._rates_due = 0.0
         self._rows: Sequence[TreeRow] = ()
-        self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
+        self._show: Callable[[Scene], None] = lambda _: None
         self._notify: Callable[[str], None] = lambda _: None
         self.view: View | None = None
         self.error: BaseException | None = None
 
     def begin(
         self,
-        show: Callable[[Tree, Scene], None],
+        show: Callable[[Scene], None],
         notify: Callable[[str], None],
         fail: Callable[[], None],
     ) -> threading.Thread:
@@ -194,10 +193,7 @@ class Session:
 
     def _take(self, view: View) -> None:
         if self.view is None or view.repeats is not self.view.repeats:
-            previous = self._tree
-            self._tree, self._failures = Tree(view.repeats), {}
-            if previous:
-                self._tree.folded, self._tree.ended = previous.folded, previous.ended
+            self._row_map, self._failures = list_rows(view.repeats), {}
         self.view = view
         for key in [key for key in self._failures if view.states[key].kind is not Kind.FAILED]:
             del self._failures[key]  # it was requeued
@@ -206,13 +202,11 @@ class Session:
             self._show_now()
 
     def _show_now(self) -> None:
-        if self.view is None or self._tree is None:
+        if self.view is None:
             return
-        rows = self._rows or self._tree.groups[:1]
-        self._look(rows, self.view)
-        scene = summarise(self._tree, self.view, self._details)
-        failures, rates = dict(self._failures), dict(self._rates)
-        self._show(self._tree, replace(scene, failures=failures, rates=rates, unit=self.unit))
+        self._look(self._rows, self.view)
+        copies = dict(self._details), dict(self._failures), dict(self._rates)
+        self._show(Scene(self.view, self._row_map, *copies, self.unit))
 
     def _read_rates(self, view: View) -> bool:
         """Read the rates of campaigns with newly ended repeats; return whether there are any."""
@@ -230,17 +224,17 @@ class Session:
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
-        shown = [(row, repeat) for row in rows if row.level for repeat in row.repeats]
-        read_count = 0
-        for row, repeat in shown:
-            state = view.states[repeat.key]
-            if row.level is Level.REPEAT and state.kind is Kind.RUNNING:
-                self._details[repeat.key] = progress.read_details(repeat, state, view.time)
-            is_new = state.kind is Kind.FAILED and repeat.key not in self._failures
-            if is_new and read_count < _MAX_READ:
-                read_count += 1
-                self._failures[repeat.key] = str(progress.find_failure(repeat, state) or "")
-        if read_count == _MAX_READ:
+        failed: dict[Key, Repeat] = {}
+        for row in rows:
+            for repeat in row.repeats if row.level is not Level.CAMPAIGN else ():
+                state = view.states[repeat.key]
+                if row.level is Level.REPEAT and state.kind is Kind.RUNNING:
+                    self._details[repeat.key] = progress.read_details(repeat, state, view.time)
+                if state.kind is Kind.FAILED and repeat.key not in self._failures:
+                    failed[repeat.key] = repeat
+        for key, repeat in list(failed.items())[:_MAX_READ]:
+            self._failures[key] = str(progress.find_failure(repeat, view.states[key]) or "")
+        if len(failed) > _MAX_READ:
             self._wake.set()
 
     # --- what the user asks for ------------------------------------------------------------------
