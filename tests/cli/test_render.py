@@ -9,24 +9,23 @@ import pytest
 from tests.kit.cli import run
 
 
-def make_folder(kind):
-    """Return a folder with scripts, as it was written, and that of its library: a campaign's is one."""
-    point = ("--fw", "pytorch", "--gpus-per-node", "2", "--device", "cpu")
-    run("init", "--local", status=0)
-    if kind == "campaign":
-        run("submit", *point, "--rehearse", "--repeats", "1", status=0)
-        run("monitor", status=0)
-        return (next(Path("runs").iterdir()) / "scripts",) * 2
-    run("render", *point, "--output", "a b", status=0)
-    library = Path("a b", "scripts")
-    if kind == "links":
-        shutil.move(library, "library")
-        shutil.copytree(Path("library").absolute(), library, copy_function=os.symlink)
-    return library.parent, library
-
-
 @pytest.mark.parametrize("kind", ["output", "links", "campaign"])
 def test_what_became_of_a_file_is_named(kind, empty_directory):
+    def make_folder(kind):
+        """Return a folder with scripts, as it was written, and that of its library: a campaign's is one."""
+        point = ("--fw", "pytorch", "--gpus-per-node", "2", "--device", "cpu")
+        run("init", "--local", status=0)
+        if kind == "campaign":
+            run("submit", *point, "--rehearse", "--repeats", "1", status=0)
+            run("monitor", status=0)
+            return (next(Path("runs").iterdir()) / "scripts",) * 2
+        run("render", *point, "--output", "a b", status=0)
+        library = Path("a b", "scripts")
+        if kind == "links":
+            shutil.move(library, "library")
+            shutil.copytree(Path("library").absolute(), library, copy_function=os.symlink)
+        return library.parent, library
+
     def check(folder, status):
         result = run("render", "--check", folder, "--json", status=status)
         result.check(as_json=True)

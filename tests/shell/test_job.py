@@ -1,5 +1,6 @@
 """The shell library of job scripts: its files are sourced, and one function is called."""
 
+import gzip
 import json
 import re
 import shlex
@@ -8,15 +9,28 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.kit import scripts
+from hpcbert.model import Shape
+from hpcbert.system.processes import read_proc_file
+from tests.kit import drafts, scripts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import start_process
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import events, kinds, run_functions, run_script, tool, write_ranks
+from tests.kit.scripts import (
+    events,
+    kinds,
+    only_script,
+    run_functions,
+    run_script,
+    tool,
+    write_ranks,
+)
+from tests.kit.waiting import until
 
 # What a script has set when it sources the file of its container runtime.
 SETTINGS = "SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=()\n"
 SEARCH = "attempt=0 repeat=1 search=record.jsonl point=p granularity=8 most=4096 campaign="
+# A site whose nodes are sampled each second.
+SAMPLING = {"nodes": {"sampling": 1}}
 
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
@@ -223,3 +237,40 @@ def test_no_two_files_that_a_script_sources_define_one_function():
 def test_the_library_is_clean_for_shellcheck_as_it_lies():
     result = start_process(["shellcheck", "--norc", *map(str, sorted(SHELL.iterdir()))])
     assert result.ok, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "shape"), [("local", "1n2g"), ("slurm", "1n2g"), ("slurm", "2n2g")]
+)
+def test_the_sampler_looks_at_each_node_while_the_step_runs_and_ends_with_it(
+    scheduler, shape, tmp_path
+):
+    """The rank ends when the sampler has looked, and nvidia-smi goes on forever."""
+    for name, text in read_constant(__file__, "SAMPLER_TOOLS").items():
+        tool(tmp_path / "tools", name, text)
+    rank = read_constant(__file__, "SAMPLED_RANK")
+    draft = write_ranks(tmp_path, rank, site=SAMPLING, shape=shape, scheduler=scheduler)
+    run_script(draft, tmp_path, status=0, HOSTS="n1\nn2" if shape == "2n2g" else "n1")
+    (pid,) = (tmp_path / "record.smi").read_text().split()
+    until(lambda: b"sleep" not in read_proc_file(pid, "cmdline"), "the sampler goes on")
+    if shape == "2n2g":
+        steps = scripts.records(tmp_path / "record.srun")
+        (sampler,) = [step for step in steps if "--overlap" in step]
+        assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(sampler)
+        return
+    (file,) = (draft.directory / "env").glob("*.1.0.power.json")
+    data = json.loads(file.read_bytes())
+    assert (data["gpus"], data["samples"]) == (2, [[0, 500, 3000]])
+    lines = gzip.decompress(file.with_name(f"{file.name}l.gz").read_bytes()).splitlines()
+    assert json.loads(lines[-1])["count"] == 1
+    assert len(list(file.parent.glob("*.power.*"))) == 2
+
+
+def test_where_nobody_measures_power_or_the_tool_is_missing_nothing_of_it_is_run(tmp_path):
+    for sampling, device in ((0, ""), (1, "cpu")):
+        site = drafts.reference(tmp_path, nodes={"sampling": sampling})
+        draft = drafts.drafted(site, drafts.combined(Shape(1, 2), device=device, repeats=1))
+        assert "sample" not in only_script(draft).replace("samples per device", "")
+    draft = write_ranks(tmp_path, "#!/bin/bash\n", site=SAMPLING)
+    run_script(draft, tmp_path, status=0)
+    assert not [*(draft.directory / "env").glob("*.power.json")]
