@@ -26,7 +26,7 @@ from hpcbert.cli.options import (
     UNIT,
     VIEW_FORM,
     flag_option,
-    make_share_reader,
+    make_reader,
     refuse_typed,
     shared_options,
     text_option,
@@ -51,7 +51,7 @@ from hpcbert.commands.compare import (
     select_one_node,
 )
 from hpcbert.config import site
-from hpcbert.config.options import Options
+from hpcbert.config.options import Options, ShareRange
 from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError, join_names
 from hpcbert.model import MANIFEST, JobRequest, Unit, format_stamp
@@ -84,7 +84,7 @@ _HISTORY_COLUMNS = (
 )
 @click.option(
     "--within",
-    callback=make_share_reader(0.0001, 0.5, "2% or 0.02"),
+    callback=make_reader(ShareRange(0.0001, 0.5)),
     default="2%",
     show_default=True,
     metavar="SHARE",
@@ -92,7 +92,7 @@ _HISTORY_COLUMNS = (
 )
 @click.option(
     "--fail-under",
-    callback=make_share_reader(0.01, 10),
+    callback=make_reader(ShareRange(0.01, 10)),
     metavar="SHARE",
     help="Exit with 7 if a point has less than this share of BASE, or is missing.",
 )
@@ -250,7 +250,7 @@ class _Order(NamedTuple):
 @click.argument("results", nargs=-1, metavar="[RESULT]...")
 @click.option(
     "--tolerance",
-    callback=make_share_reader(0.001, 0.9, "5% or 0.05"),
+    callback=make_reader(ShareRange(0.001, 0.9)),
     default="5%",
     show_default=True,
     metavar="SHARE",

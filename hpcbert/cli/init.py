@@ -146,9 +146,7 @@ def _warn_other_site(output: Path) -> list[str]:
         return [f"hpcbert does not use {output} here. {error} {error.hint}"]
     if path.resolve() == output.resolve():
         return []
-    text = "because of HPCBERT_SITE" if source == "HPCBERT_SITE" else f"found {source}"
-    remedy = "unset HPCBERT_SITE or give" if source == "HPCBERT_SITE" else "give"
-    return [f"hpcbert uses {path} here, {text}. To use {output}, {remedy} --site {output}."]
+    return [f"hpcbert uses {path} here ({source}). To use {output}, give --site {output}."]
 
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -203,16 +201,13 @@ def doctor(
 
 def _format_findings(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the lines of all findings; recipes without a fault share one."""
-    recipes = [
+    sound_recipes = [
         finding for finding in findings if finding.code == "recipe" and finding.status == "ok"
     ]
-    if recipes:
-        detail = f"{len(recipes)} can be read; hpcbert frameworks lists them"
-        place, finding = findings.index(recipes[0]), Finding("recipes", "ok", detail)
-        later = [finding for finding in findings[place:] if finding not in recipes]
-        findings = [*findings[:place], finding, *later]
     for finding in findings:
-        status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
+        if finding in sound_recipes:
+            continue
+        status = click.style(f"{finding.status:<4}", fg=_COLOURS[finding.status])
         yield f"{status} {finding.name}: {replace_controls(finding.detail)}"
         if finding.hint:
             yield f"     {finding.hint}"
@@ -220,3 +215,5 @@ def _format_findings(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"     change: {finding.change}"
         if finding.remedy:
             yield f"     try: {finding.remedy}"
+    if sound_recipes:
+        yield f"{click.style('ok', fg='green')}   recipes: {len(sound_recipes)} can be read"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from hpcbert.config.options import Options, Spec, declared_options, parse_share
+from hpcbert.config.options import Options, Spec, declared_options
 from hpcbert.errors import UsageError
 from hpcbert.model import UNITS
 from hpcbert.system.decode import MAX_COUNT, Invalid, Range, type_hints
@@ -215,21 +215,6 @@ def make_reader(
         return value
 
     return callback
-
-
-def make_share_reader(
-    low: float, high: float, examples: str = "97% or 0.97"
-) -> Callable[..., float | None]:
-    """Return click's callback that reads a share, written `97%` or `0.97`."""
-
-    def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-        share = None if value is None else parse_share(value)
-        if share is None or low <= share <= high:
-            return share
-        bounds = f"from {low * 100:.6g} % to {high * 100:.6g} %"
-        raise click.BadParameter(f"{value!r} is not a share {bounds}, such as {examples}.")
-
-    return read
 
 
 def read_options(parameters: Mapping[str, Any]) -> Options:

@@ -26,7 +26,7 @@ from hpcbert.commands.plan import (
 )
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
-from hpcbert.errors import CheckError, UsageError, format_count, join_names
+from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.model import format_utc
 from hpcbert.results.grid import align_rows
 from hpcbert.scheduler.base import Supply
@@ -34,8 +34,11 @@ from hpcbert.script.request import Cost, format_hours, hours_unit, refuse_expens
 from hpcbert.system.runner import PrefetchingRunner, run
 
 _NOTHING = "-"
-# Campaigns that one sentence names.
-_MAX_CAMPAIGNS = 3
+_LEGEND = (
+    "Hours are the maximum: each job uses its whole time limit. Expected hours are those of the "
+    "median of earlier runs of the\nsame points in the directory of campaigns. A rank is one "
+    "process of the distributed program."
+)
 _TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
 # The names of hours in the document, and the units of the points that have them; empty: all.
 _HOURS: dict[str, tuple[str, ...]] = {
@@ -235,31 +238,17 @@ def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
 
 
 def _format_notes(outlook: Outlook, unit: str, sums: Mapping[str, Any]) -> str:
-    """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
-    lines = [f"Node-hours and {unit} are the maximum: each job uses its whole time limit."]
-    if unit == "rank-hours":
-        lines.append("A rank is one process of the distributed program.")
+    """Return the meaning of the columns, and what a site may count besides."""
+    lines = [_LEGEND]
     if any(point.least < point.cost.repeats for point in outlook.points):
         least = f"at least {format_hours(sums['least_device_hours'])} {unit}"
         lines.append(f"Repeats stop as soon as the median is precise enough: {least}.")
-    if earlier_times := [point.earlier for point in outlook.points if point.earlier]:
-        campaigns = dict.fromkeys(name for earlier in earlier_times for name in earlier.campaigns)
-        runs = format_count(sum(len(earlier.seconds) for earlier in earlier_times), "earlier run")
-        origin = f"{runs} of the same points: {join_names(campaigns, most=_MAX_CAMPAIGNS)}"
-        lines.append(f"Expected {unit} are based on the median of {origin}.")
-    else:
+    resolved = outlook.draft.resolved
+    if resolved.site.slurm.exclusive and resolved.scheduler.srun:
+        gpus = format_count(resolved.site.nodes.gpus_per_node, "GPU")
         lines.append(
-            "No expected hours: the directory of campaigns has no run of these points yet."
-        )
-    site = outlook.draft.resolved.site
-    costs = [point.cost for point in outlook.points if point.cost.unit == "GPU"]
-    if site.slurm.exclusive and outlook.draft.resolved.scheduler.srun and costs:
-        gpus = site.nodes.gpus_per_node
-        hours = sum_hours(cost.on_nodes(cost.hours) for cost in costs)
-        lines.append(
-            "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
-            f"{format_count(gpus, 'GPU')} each, bills up to {format_hours(hours and hours * gpus)} "
-            "GPU-hours."
+            "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes bills the "
+            f"node-hours, with {gpus} each."
         )
     return "\n".join(lines)
 

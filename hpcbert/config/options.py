@@ -29,31 +29,22 @@ DEFAULT_MAX_REPEATS, DEFAULT_PRECISION = 15, 0.01
 _SHARE = re.compile(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
 
 
-def read_share(text: str) -> float:
-    """Read a share of the median: `1%`, `1.5 %`, `0.01`.
+@dataclass(frozen=True)
+class ShareRange:
+    """Reads a share, `1%`, `1.5 %` or `0.01`, and refuses those outside the range."""
 
-    Raises:
-        Invalid: It is not a share between nothing and all.
-    """
-    return check_share(parse_share(text), text)
+    low: float
+    high: float
 
-
-def parse_share(text: str) -> float:
-    """Return the number of `1.5 %` or `0.015`; -1 for another text."""
-    match = _SHARE.fullmatch(text.strip())
-    return float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
-
-
-def check_share(value: float, text: str = "") -> float:
-    """Return a share of the median.
-
-    Raises:
-        Invalid: It is not between nothing and all.
-    """
-    if 0 < value < 1:
-        return value
-    message = "must be a share above 0 and below 100 %, such as 1% or 0.01"
-    raise Invalid(message, value=text or value)
+    def __call__(self, value: str | float) -> float:
+        """Return the share."""
+        share = -1.0 if isinstance(value, str) else value
+        if match := _SHARE.fullmatch(str(value).strip()):
+            share = float(match["number"]) / (100 if match["sign"] else 1)
+        if self.low <= share <= self.high:
+            return share
+        bounds = f"{self.low * 100:.6g} % to {self.high * 100:.6g} %"
+        raise Invalid(f"must be a share from {bounds}, such as 2% or 0.02", value=value)
 
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
@@ -141,6 +132,7 @@ def read_repeat_count(text: str) -> int | Literal["auto"]:
 
 _NodeList = Annotated[str, check_node_list]
 _ZeroOrMore = Annotated[int, Range(0)]
+_MEDIAN_SHARE = ShareRange(0.0001, 0.99)
 
 
 @dataclass(frozen=True)
@@ -197,8 +189,10 @@ class RunOptions:
         Spec("With --repeats auto: at most this many; 15."),
     ] = None
     precision_of_median: Annotated[
-        Annotated[float, check_share] | Annotated[str, read_share] | None,
-        Spec("With --repeats auto: stop at this interval; 1%.", metavar="SHARE", read=read_share),
+        Annotated[float, _MEDIAN_SHARE] | Annotated[str, _MEDIAN_SHARE] | None,
+        Spec(
+            "With --repeats auto: stop at this interval; 1%.", metavar="SHARE", read=_MEDIAN_SHARE
+        ),
     ] = None
     iters: Annotated[Count | None, Spec("Iterations of a run; default: the protocol's.")] = None
     skip: Annotated[_ZeroOrMore | None, Spec("Warm-up iterations; default: the protocol's.")] = None

@@ -80,7 +80,7 @@ def test_a_verdict_has_its_interval_and_its_coverage_and_names_steer_nothing():
     for word in ("97", "", "%", "-1%", "nan", "1e-1", "97,5%", "0", "0%", "1001%", "97%%"):
         result = compare(base, base, f"--fail-under={word}")
         assert result.returncode == 2
-        assert "is not a share" in result.stderr
+        assert "Invalid value for '--fail-under'" in result.stderr
     name = 'a|b<script>&"\x1b[31m'
     files = [save(str(rate), measured(framework=name, rate=rate)) for rate in (100, 9)]
     result = compare(*files, "--fail-under", "1", "--junit", "gate.xml")
