@@ -72,17 +72,18 @@ def collect(
         table_options = ("form", "output", "junit", "beside", "unit")
         refuse_typed(table_options, "with --explain, which makes no table")
     request = make_collect_request(reading)
-    chosen_form, notes = _choose_form(form, output)
+    chosen_form = _choose_form(form, output)
     refuse_unit(chosen_form, unit)
     if beside:
         _refuse_beside(beside, chosen_form, unit)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
     resolved_paths = resolve_words(paths, places)
+    notes: tuple[str, ...] = ()
     if not resolved_paths:
         newest = find_newest(places)
         resolved_paths = store.list_submission(newest)
-        notes += tuple(filter(None, [store.describe_refusal(newest)]))
+        notes = tuple(filter(None, [store.describe_refusal(newest)]))
     if explain:
         return _show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(
@@ -112,17 +113,13 @@ def _refuse_beside(name: str, form: str, unit: Unit) -> None:
     find_tables(name)
 
 
-def _choose_form(form: str | None, output: str) -> tuple[str, tuple[str, ...]]:
-    """Return the format of the table, and a note if the file's name says another."""
-    suffix_form = format_of_suffix(Path(output).suffix)
-    chosen_form = form or suffix_form or "text"
+def _choose_form(form: str | None, output: str) -> str:
+    """Return the format of the table: as typed, else by the file's name, else text."""
+    chosen_form = form or format_of_suffix(Path(output).suffix) or "text"
     if FORMATS[chosen_form].pack and not output:
         hint = "Name a file for it: --output FILE."
         raise UsageError(f"{chosen_form} is not a text format.", hint=hint)
-    if not form or not suffix_form or form.removeprefix("dlperf-") == suffix_form:
-        return chosen_form, ()
-    note = f"{output} holds {form} because of --format, although its name says {suffix_form}."
-    return chosen_form, (note,)
+    return chosen_form
 
 
 def _show_explanations(explanations: Sequence[LogExplanation]) -> Result:

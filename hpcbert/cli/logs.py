@@ -133,11 +133,10 @@ def _select_repeats(
     if selected_repeats:
         return selected_repeats
     keys = dict.fromkeys(array.point.key for campaign in campaigns for array in campaign.measured)
-    if point and point not in keys:
-        raise UsageError(f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys))
-    last = max(campaign.protocol.repeats for campaign in campaigns)
-    hint = f"Repeats are numbered from 1 to {last}."
-    raise UsageError("The campaign has no such repeat.", hint=hint)
+    raise UsageError(
+        f"The campaign has no such repeat: {point or 'of any point'}, {repeat or 'any number'}.",
+        hint=did_you_mean(point, keys),
+    )
 
 
 def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:

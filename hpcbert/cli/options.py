@@ -160,11 +160,7 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
         **_type_arguments(kind, checks, option),
         **arguments,
     }
-    # click shows flags in this order: letters first.
-    flags = option.flags.split()
-    if not any(flag.startswith("--") for flag in flags):
-        flags.append(f"--{name.replace('_', '-')}")
-    flags.sort(key=lambda flag: flag.startswith("--"))
+    flags = option.flags.split() or [f"--{name.replace('_', '-')}"]
     return click.option(*flags, name, **arguments)
 
 

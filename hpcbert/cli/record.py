@@ -33,7 +33,6 @@ _COLUMNS = (
 
 
 _CHECK_COLUMNS = (
-    Column(""),
     Column("table"),
     Column("point"),
     Column("published", ".2f"),
@@ -244,21 +243,13 @@ def record_check(
     data = [{**cell._asdict(), "follows": cell.follows} for cell in cells]
     rows, errors = [], []
     for cell in cells:
-        sign, verdict = "✓" if cell.follows else "✗", cell.error or "does not follow"
-        if cell.gap and not cell.follows:
-            sign, verdict = "-", cell.error or cell.gap
+        verdict = "follows" if cell.follows else cell.error or cell.gap or "does not follow"
+        rows.append((cell.table, cell.point, cell.published, cell.found, verdict))
         if not (cell.follows or cell.error or cell.gap):
-            measured = f"the logs give {format_number(cell.found)}"
-            measured = "no log of it is valid" if cell.found is None else measured
-            published_text = f"but {format_number(cell.published)} is published."
-            errors.append(CheckError(f"{cell.table} {cell.point}: {measured}, {published_text}"))
-        verdict = "follows" if cell.follows else verdict
-        rows.append((sign, cell.table, cell.point, cell.published, cell.found, verdict))
+            measured = "nothing" if cell.found is None else format_number(cell.found)
+            text = f"the logs give {measured}, but {format_number(cell.published)} is published."
+            errors.append(CheckError(f"{cell.table} {cell.point}: {text}"))
     lines = format_lines(Grid("check", "check", _CHECK_COLUMNS, tuple(rows)))
     follow = sum(cell.follows for cell in cells)
     summary = f"{follow} of {len(cells)} published numbers follow from the logs"
-    if wrong := sum(bool(cell.error) and not cell.follows for cell in cells):
-        summary += f"; {wrong} are known to be wrong"
-    if unchecked := sum(bool(cell.gap) for cell in cells):
-        summary += f"; {unchecked} lack logs"
     return Result({"cells": data}, "\n".join([*lines, "", f"{summary}."]), tuple(errors))

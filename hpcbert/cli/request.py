@@ -222,17 +222,13 @@ def _read_batch_sizes(text: str) -> dict[str, list[int | str]]:
     return sizes
 
 
-def _read_repeats(options: Options) -> tuple[int, float | None]:
-    """Return the maximum number of repeats, and the required precision of the median."""
-    if options.repeats == AUTO_REPEATS:
-        maximum = options.max_repeats or DEFAULT_MAX_REPEATS
-        return maximum, float(options.precision_of_median or DEFAULT_PRECISION)
-    refuse_typed(_ADAPTIVE, f"without --repeats {AUTO_REPEATS}")
-    return int(options.repeats), None
-
-
 def _make_request(options: Options) -> Request:
-    repeats, precision_of_median = _read_repeats(options)
+    repeats, precision_of_median = options.repeats, None
+    if repeats == AUTO_REPEATS:
+        repeats = options.max_repeats or DEFAULT_MAX_REPEATS
+        precision_of_median = float(options.precision_of_median or DEFAULT_PRECISION)
+    else:
+        refuse_typed(_ADAPTIVE, f"without --repeats {AUTO_REPEATS}")
     return Request(
         shape=Shape(options.nodes or 1, options.gpus_per_node or 1),
         preset=options.protocol,
@@ -240,7 +236,7 @@ def _make_request(options: Options) -> Request:
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
         xla=options.xla,
-        repeats=repeats,
+        repeats=int(repeats),
         precision_of_median=precision_of_median,
         iters=options.iters,
         skip=options.skip,
@@ -265,12 +261,8 @@ def _make_submit_options(
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
         warnings, scheduler_name = [note], SLURM
     traits, unused = find_traits(scheduler_name), list_unused(scheduler_name)
-    if options.notify and "notify" in unused:
-        raise UsageError(
-            f"--notify has no effect with {traits.label}: it sends no mail.",
-            hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
-        )
-    warnings += [str(commands.parse_mail(options.notify))] if options.notify else []
+    if options.notify and traits.sbatch:
+        warnings.append(str(commands.parse_mail(options.notify)))
     if file:
         keys = [name for name in file.run_options() if name in unused]
         warnings += [f"{file.where}: {key} has no effect with {traits.label}." for key in keys]

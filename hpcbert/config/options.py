@@ -68,12 +68,11 @@ class Spec:
 
     Attributes:
         help: The sentence in `--help`.
-        flags: Its flags, if that is not its name alone: Slurm's letter, another program's word.
+        flags: Its flags, letters first, if that is not its name alone.
         metavar: What stands for its value in `--help`.
         default: What the command line shows as default; None: the field's own, not shown.
         choices: The only values.
         read: Reads the typed text; returns the value or raises `Invalid`.
-        is_common: Whether it is among the first in `--help`.
         program: Slurm's program without which it has no effect; empty: none.
     """
 
@@ -83,7 +82,6 @@ class Spec:
     default: Any = None
     choices: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = None
-    is_common: bool = False
     program: Literal["", "sbatch", "srun"] = ""
 
 
@@ -141,7 +139,7 @@ class PointOptions:
 
     frameworks: Annotated[
         tuple[str, ...],
-        Spec(f"Framework: a recipe; {_SEVERAL}", "--fw", default=("pytorch",), is_common=True),
+        Spec(f"Framework: a recipe; {_SEVERAL}", "--fw", default=("pytorch",)),
     ] = ("pytorch",)
     shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
         ""
@@ -166,8 +164,8 @@ class PointOptions:
 class RunOptions:
     """How to run it: options, and keys of a campaign.toml."""
 
-    nodes: Annotated[Count | None, Spec("Nodes.", "-N", default=1, is_common=True)] = None
-    gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1, is_common=True)] = None
+    nodes: Annotated[Count | None, Spec("Nodes.", "-N --nodes", default=1)] = None
+    gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1)] = None
     device: Annotated[Filled, Spec("gpu or cpu; default: the site's, or the recipe's first.")] = ""
     protocol: Annotated[Filled, Spec("A protocol of the recipe; default: its first.")] = ""
     accumulation: Annotated[
@@ -235,17 +233,24 @@ class RunOptions:
 class SlurmOptions:
     """What to request of Slurm: options, and keys of `[slurm]` in campaign.toml and site.toml."""
 
-    partition: Annotated[Filled, Spec("Slurm partition.", "-p", program="sbatch")] = ""
-    account: Annotated[Filled, Spec("Slurm account.", "-A", program="sbatch")] = ""
-    qos: Annotated[Filled, Spec("Slurm quality of service.", "-q", program="sbatch")] = ""
+    partition: Annotated[Filled, Spec("Slurm partition.", "-p --partition", program="sbatch")] = ""
+    account: Annotated[Filled, Spec("Slurm account.", "-A --account", program="sbatch")] = ""
+    qos: Annotated[Filled, Spec("Slurm quality of service.", "-q --qos", program="sbatch")] = ""
     reservation: Annotated[Filled, Spec("Slurm reservation.", program="sbatch")] = ""
     nodelist: Annotated[
         _NodeList,
-        Spec("Nodes to run on; a point takes the first.", "-w", "NODELIST", program="sbatch"),
+        Spec(
+            "Nodes to run on; a point takes the first.",
+            "-w --nodelist",
+            "NODELIST",
+            program="sbatch",
+        ),
     ] = ""
-    exclude: Annotated[_NodeList, Spec("Nodes to avoid.", "-x", "NODELIST", program="sbatch")] = ""
+    exclude: Annotated[
+        _NodeList, Spec("Nodes to avoid.", "-x --exclude", "NODELIST", program="sbatch")
+    ] = ""
     time_limit: Annotated[
-        str, check_time_limit, Spec("Limit of one repeat, HH:MM:SS.", "--time -t")
+        str, check_time_limit, Spec("Limit of one repeat, HH:MM:SS.", "-t --time")
     ] = ""
 
 
@@ -297,13 +302,12 @@ class Options(SlurmOptions, RunOptions, PointOptions):
 def declared_options() -> dict[str, Spec]:
     """Return the declarations by the names of the fields, in the order of `--help`."""
     hints = decode.type_hints(Options)
-    specs = {
+    return {
         field.name: spec
         for field in fields(Options)
         for spec in get_args(hints[field.name])
         if isinstance(spec, Spec)
     }
-    return dict(sorted(specs.items(), key=lambda item: not item[1].is_common))
 
 
 def option_names(options_class: type[PointOptions | RunOptions | SlurmOptions]) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def test_types_and_address_become_words_of_sbatch(typed, words):
     assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
 
 
-def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none(empty_directory):
+def test_a_script_has_its_mail_and_the_local_queue_refuses_it(empty_directory):
     for typed in ("ENDED", "me", "a@b,c@d", "a b@c"):
         with pytest.raises(UsageError, match="--notify"):
             parse_mail(typed)
@@ -127,6 +127,6 @@ def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none(empty
     assert "#SBATCH --mail-type=FAIL\n#SBATCH --mail-user=me@example.org" in array["script_text"]
     assert any("Slurm mails FAIL" in warning for warning in result.document["warnings"])
     refused = run("submit", "--notify", "END", "--scheduler", "local", "--json", status=2)
-    assert "sends no mail" in refused.error["message"]
+    assert "--notify has no effect" in refused.error["message"]
     assert "END, FAIL of each array to a@b, if" in str(parse_mail("END,FAIL,a@b"))
     assert "FAIL of each repeat to you" in str(parse_mail("FAIL,ARRAY_TASKS"))
