@@ -133,10 +133,9 @@ def _select_repeats(
     if selected_repeats:
         return selected_repeats
     keys = dict.fromkeys(array.point.key for campaign in campaigns for array in campaign.measured)
-    raise UsageError(
-        f"The campaign has no such repeat: {point or 'of any point'}, {repeat or 'any number'}.",
-        hint=did_you_mean(point, keys),
-    )
+    last = max(campaign.protocol.repeats for campaign in campaigns)
+    message = f"There is no such repeat. Those of each point are numbered from 1 to {last}."
+    raise UsageError(message, hint=did_you_mean(point, keys))
 
 
 def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:

@@ -189,16 +189,21 @@ SECTIONS = {
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 MODULES = {
     "accept": "compare",
+    "archive": "list",
     "cancel": "retry",
     "completion": "help",
+    "config": "init",
     "doctor": "init",
-    "frameworks": "images",
+    "frameworks": "prepare",
+    "images": "prepare",
     "nodes": "compare",
-    "note": "archive",
+    "note": "list",
     "predict": "explain",
-    "rm": "archive",
+    "render": "plan",
+    "report": "collect",
+    "rm": "list",
     "show": "list",
-    "trust": "config",
+    "trust": "init",
 }
 # Other names of commands, in every group that has not a command of that name.
 ALIASES = {"ls": "list", "rm": "remove", "remove": "rm"}

@@ -225,7 +225,9 @@ def add_submit_options(body: Callable[..., None]) -> Callable[..., None]:
         own_names = parameters.keys() - declared_options().keys()
         body(read_options(parameters), **{name: parameters[name] for name in own_names})
 
-    command: Body = shared_options(*declared_options())(functools.update_wrapper(call, body))
+    first_names = [name for name in _EVERYDAY if name in declared_options()]
+    names = dict.fromkeys((*first_names, *declared_options()))
+    command: Body = shared_options(*names)(functools.update_wrapper(call, body))
     return command
 
 
