@@ -87,40 +87,42 @@ class BenchmarkRun(NamedTuple):
 
 def read_benchmark_run(path: Path) -> BenchmarkRun:
     """Read one result file; one that is not readable text, or has two runs, has no result."""
-    stop, status, run, is_training_over = 0, "", BenchmarkRun(), False
     try:
         entries = list(_read_entries(path))
     except NotALogError:
-        return run
+        return BenchmarkRun()
     starts = [entry["time_ms"] for entry in entries if entry.get("key") == "run_start"]
     if len(starts) != 1:
-        return run
-    (start,) = starts
+        return BenchmarkRun()
+    last = {entry.get("key"): entry for entry in entries}
+    stop = last.get("run_stop", {"time_ms": 0})
+    metadata = stop.get("metadata")
+    is_success = isinstance(metadata, dict) and metadata.get("status") == "success"
+    milliseconds = stop["time_ms"] - starts[0]
+    rate = _read_number(last.get("tracked_stats", {}).get("value"), "throughput")
+    return BenchmarkRun(
+        seconds=milliseconds / 1000 if is_success and 0 < starts[0] < stop["time_ms"] else None,
+        samples=_count_samples(entries),
+        tracked_rate=rate or None,
+        global_batch_size=int(_read_number(last.get("global_batch_size"), "value")) or None,
+        accumulation=int(_read_number(last.get("gradient_accumulation_steps"), "value")) or None,
+    )
+
+
+def _count_samples(entries: Iterable[dict[str, Any]]) -> float | None:
+    """Return the samples trained at the last evaluation, or as stated after one."""
+    samples, is_stopped, is_evaluated = None, False, False
     for entry in entries:
-        key, value = entry.get("key"), entry.get("value")
-        if key == "run_stop":
-            stop, status = entry["time_ms"], _read_status(entry)
-        elif key in ("eval_accuracy", "block_stop") and not stop:
-            is_training_over = True
-            samples = _read_number(entry.get("metadata"), "epoch_num")
-            run = run._replace(samples=samples) if samples > _LEAST_SAMPLES else run
-        elif key == "train_samples" and is_training_over:
+        key, number = entry.get("key"), 0.0
+        is_stopped |= key == "run_stop"
+        if key in ("eval_accuracy", "block_stop") and not is_stopped:
+            is_evaluated = True
+            number = _read_number(entry.get("metadata"), "epoch_num")
+        elif key == "train_samples" and is_evaluated:
             # Before the first evaluation it is the number of samples that the run may take at most.
-            samples = _read_number(entry, "value")
-            run = run._replace(samples=samples) if samples > _LEAST_SAMPLES else run
-        elif key == "tracked_stats":
-            run = run._replace(tracked_rate=_read_number(value, "throughput") or None)
-        elif key == "global_batch_size":
-            run = run._replace(global_batch_size=int(_read_number(entry, "value")) or None)
-        elif key == "gradient_accumulation_steps":
-            run = run._replace(accumulation=int(_read_number(entry, "value")) or None)
-    is_success = status == "success" and 0 < start < stop
-    return run._replace(seconds=(stop - start) / 1000 if is_success else None)
-
-
-def _read_status(entry: dict[str, Any]) -> str:
-    metadata = entry.get("metadata")
-    return str(metadata.get("status", "")) if isinstance(metadata, dict) else ""
+            number = _read_number(entry, "value")
+        samples = number if number > _LEAST_SAMPLES else samples
+    return samples
 
 
 def _read_number(entry: Any, name: str) -> float:
@@ -154,13 +156,11 @@ def make_table(
     location: tuple[str, str, str],
     system: Mapping[str, Any],
     runs: Sequence[BenchmarkRun],
-    precision: str,
 ) -> PublishedTable | None:
     """Return a submission's table; None if its runs give neither minutes nor a rate.
 
     Args:
         location: The round (`v5.0`), the commit, and the path of the results in the repository.
-        precision: Empty if nothing states it.
     """
     benchmark_round, commit, path = location
     submitter, _, name = path.split("/")[:3]
@@ -185,7 +185,7 @@ def make_table(
         name=re.sub(r"[^a-z0-9.]+", "-", table_name).strip("-"),
         framework=name_program(system),
         model="bert-large",
-        precision=precision,
+        precision="",
         batch_size_per_device=size if size and not remainder else None,
         rule=rule,
         sequence_length=SEQUENCE_LENGTH,
@@ -200,7 +200,8 @@ def make_table(
 def _name_variant(accumulation: int | None, *, is_open: bool) -> str:
     """Return a table's variant: the division, and the accumulation as tables of logs have it."""
     words = ["open"] if is_open else []
-    return ",".join([*words, f"acc{accumulation}"] if (accumulation or 1) > 1 else words)
+    words += [f"acc{accumulation}"] if (accumulation or 1) > 1 else []
+    return ",".join(words)
 
 
 def average_minutes(runs: Sequence[BenchmarkRun]) -> float | None:
@@ -275,23 +276,14 @@ def _describe_system(system: Mapping[str, Any]) -> tuple[Shape, dict[str, str]]:
 _RESULTS, _BENCHMARK, _DEPTH = -3, "bert", 4
 
 
-class Submission(NamedTuple):
-    """A folder of MLPerf's results.
+def name_submission(folder: Path) -> str:
+    """Return the path of a folder of results in its round's repository."""
+    return "/".join(folder.parts[-_DEPTH:])
 
-    Attributes:
-        path: Its place in the round's repository.
-    """
 
-    folder: Path
-    path: str
-
-    def read_runs(self) -> list[BenchmarkRun]:
-        """Return the runs of its result files."""
-        return [read_benchmark_run(path) for path in self.list_logs()]
-
-    def list_logs(self) -> list[Path]:
-        """Return its result files in their order."""
-        return sorted(self.folder.glob("result_*.txt"), key=lambda path: natural_key(path.name))
+def list_logs(folder: Path) -> list[Path]:
+    """Return the result files of a folder in their order."""
+    return sorted(folder.glob("result_*.txt"), key=lambda path: natural_key(path.name))
 
 
 def extract_tables(
@@ -305,56 +297,52 @@ def extract_tables(
     Raises:
         UsageError: It has no such folder, or the description of a system is missing or damaged.
     """
-    submissions = find_submissions([root])
-    if not submissions:
+    folders = find_submissions([root])
+    if not folders:
         raise UsageError(
             "It has no folder SUBMITTER/results/SYSTEM/bert.",
             where=str(root),
             hint="Name a checkout of mlcommons/training_results_vX.Y.",
         )
     tables, refused = [], []
-    for submission in submissions:
-        runs = submission.read_runs()
-        location = benchmark_round, commit, submission.path
-        table = make_table(location, _read_system(submission), runs, "")
+    for folder in folders:
+        runs = [read_benchmark_run(path) for path in list_logs(folder)]
+        location = benchmark_round, commit, name_submission(folder)
+        table = make_table(location, _read_system(folder), runs)
         if len(runs) < RUNS or table is None:
             successes = sum(run.seconds is not None for run in runs)
             refused.append(
-                f"{submission.path}: {len(runs)} of {RUNS} result files, "
+                f"{name_submission(folder)}: {len(runs)} of {RUNS} result files, "
                 f"{successes} of them reached the target."
             )
             continue
-        tables.append(_complete(submission, table, user_places))
+        tables.append(_complete(folder, table, user_places))
     return tables, refused
 
 
-def find_submissions(paths: Iterable[Path]) -> list[Submission]:
+def find_submissions(paths: Iterable[Path]) -> list[Path]:
     """Return the folders of BERT results at paths and below them, each once, sorted."""
     folders: set[Path] = set()
     for path in paths:
         start = path.absolute().parent if path.is_file() else path.absolute()
         folders |= {start} if start.name == _BENCHMARK else set(start.rglob(_BENCHMARK))
     return [
-        Submission(folder, "/".join(folder.parts[-_DEPTH:]))
+        folder
         for folder in sorted(folders)
         if len(folder.parts) > _DEPTH and folder.parts[_RESULTS] == "results"
     ]
 
 
-def _read_system(submission: Submission) -> dict[str, Any]:
-    name = submission.folder.parent.name
-    path = submission.folder.parents[2] / "systems" / f"{name}.json"
+def _read_system(folder: Path) -> dict[str, Any]:
+    path = folder.parents[2] / "systems" / f"{folder.parent.name}.json"
     try:
-        system = json.loads(path.read_text(encoding="utf-8-sig"))
-        problem = "" if isinstance(system, dict) else "it is not a JSON object"
-    except (OSError, ValueError) as error:
-        system, problem = {}, describe_error(error)
-    if problem:
-        raise UsageError(f"The system's description can't be read: {problem}.", where=str(path))
-    return dict(system)
+        return dict(json.loads(path.read_text(encoding="utf-8-sig")))
+    except (OSError, ValueError, TypeError) as error:
+        message = f"The system's description can't be read: {describe_error(error)}."
+        raise UsageError(message, where=str(path)) from error
 
 
-def _complete(submission: Submission, table: PublishedTable, user_places: Places) -> PublishedTable:
+def _complete(folder: Path, table: PublishedTable, user_places: Places) -> PublishedTable:
     """Return a table with what `collect` reads in the logs, else the configurations' precision."""
     if table.framework != RECIPE:
         return table
@@ -362,7 +350,7 @@ def _complete(submission: Submission, table: PublishedTable, user_places: Places
     shape = table.points[0].shape
     system = Setting(nodes=shape.nodes, gpus_per_node=shape.gpus_per_node)
     rule = grammar.rule("tracked-stats")
-    readings = [read_log(path, grammar, rule, system) for path in submission.list_logs()]
+    readings = [read_log(path, grammar, rule, system) for path in list_logs(folder)]
     settings = [reading.setting for reading in readings if "precision" in dict(reading.facts)]
     setting = next(iter(settings), readings[0].setting._replace(precision=None))
     table = replace(
@@ -372,7 +360,7 @@ def _complete(submission: Submission, table: PublishedTable, user_places: Places
     )
     configurations = {
         path.name: path.read_text(encoding="utf-8", errors="replace")
-        for path in submission.folder.parents[2].glob("benchmark*/bert/**/*config*.sh")
+        for path in folder.parents[2].glob("benchmark*/bert/**/*config*.sh")
     }
     precision = setting.precision or infer_precision(configurations, table)
     return replace(table, precision=precision)
@@ -383,19 +371,18 @@ def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell,
     tables: dict[str, list[tuple[str, PublishedTable]]] = {}
     for source, table in record.find_all_tables(against):
         tables.setdefault(table.path, []).append((source.full_name(table), table))
-    submissions = [
-        submission for submission in find_submissions(paths) if submission.path in tables
-    ]
-    if not submissions:
+    folders = [folder for folder in find_submissions(paths) if name_submission(folder) in tables]
+    if not folders:
         raise UsageError(
             f"{against} has no table for these logs.",
             hint="Its logs are in folders SUBMITTER/results/SYSTEM/bert.",
         )
     cells: dict[RecordCell, None] = {}
-    for submission in submissions:
-        runs = submission.read_runs()
+    for folder in folders:
+        runs = [read_benchmark_run(path) for path in list_logs(folder)]
         candidates = [
-            list(_check_submission(table, name, runs)) for name, table in tables[submission.path]
+            list(_check_submission(table, name, runs))
+            for name, table in tables[name_submission(folder)]
         ]
         # A later round may have a folder of the same name, or the same logs.
         matching = [group for group in candidates if all(cell.follows for cell in group)]

@@ -106,7 +106,7 @@ def write_report(
                 _read_backing(source, results, campaigns) for source in results.sources
             ),
             recipes=_find_recipes(results, campaigns, recipes),
-            step_traces=tuple(_trace_largest(results)),
+            step_traces=_trace_largest(results),
             published=convert_known(find_twins(results.tables), unit),
         )
         temporary = temporary_for(directory)
@@ -120,7 +120,10 @@ def write_report(
         names = _list_files(temporary)
         lines = [f"{_digest(temporary / name)}  {name}\n" for name in names]
         _write_file(temporary / SUMS, "".join(lines).encode(errors=_ESCAPE))
-        _publish(temporary, directory, target)
+        with translate_errors("write", target):
+            if directory.exists():
+                shutil.rmtree(directory)
+            temporary.rename(directory)
     return WrittenReport(target, (*names, SUMS), masked)
 
 
@@ -161,7 +164,7 @@ def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> 
         "",
         provenance,
         results,
-        step_traces=tuple(_trace_largest(results)),
+        step_traces=_trace_largest(results),
         published=convert_known(find_twins(results.tables), unit),
     )
     return compose_report(inputs, Words(language, inputs.unit)).pictures
@@ -255,19 +258,18 @@ def _find_recipes(
     return tuple(recipes.values())
 
 
-def _trace_largest(results: ResultSet) -> Iterator[StepTrace]:
-    """Yield the steps of each table's median run of the largest shape."""
-    traced = 0
+def _trace_largest(results: ResultSet) -> tuple[StepTrace, ...]:
+    """Return the steps of each table's median run of the largest shape, for a few tables."""
+    traces = []
     for table in results.tables:
-        rows = [row for row in table.rows if row.steps]
-        if rows and traced < _MOST_TRACES:
-            traced += 1
-            row = rows[-1]
+        for row in [row for row in table.rows if row.steps][-1:]:
             speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
             median = row.median or 0.0
             repeat, steps = min(row.steps, key=lambda item: abs(speeds[item[0]] - median))
             pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
-            yield StepTrace(table.group, row.shape, repeat, pairs, (steps.after + 1, steps.until))
+            window = steps.after + 1, steps.until
+            traces.append(StepTrace(table.group, row.shape, repeat, pairs, window))
+    return tuple(traces[:_MOST_TRACES])
 
 
 def _pack_logs(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tuple[str, ...]:
@@ -311,38 +313,23 @@ def _list_files(directory: Path) -> tuple[str, ...]:
 
 def _refuse_to_replace(directory: Path, shown_path: Path) -> None:
     """Refuse a directory if a report would replace something in it that it did not write."""
-    if not directory.exists():
-        return
-    problem = ""
     with translate_errors("read", shown_path):
-        if not directory.is_dir():
-            problem = "The path is not a directory."
-        elif any(directory.iterdir()) and not (directory / SUMS).is_file():
-            problem = "The directory is neither empty nor a report."
-        elif any(directory.iterdir()):
-            lines = read(directory / SUMS).decode("utf-8", "replace").splitlines()
-            digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-            for name in _list_files(directory):
-                path = directory / name
-                is_ours = not path.is_symlink() and digests.get(name) == _digest(path)
-                if name != SUMS and not is_ours and not problem:
-                    problem = f"{name!r} was changed since the report there was written, "
-                    problem += "and would be lost."
+        problem = _find_foreign_content(directory) if directory.exists() else ""
     if problem:
         raise UsageError(problem, where=str(shown_path), hint=_ELSEWHERE)
 
 
-def _publish(temporary: Path, directory: Path, shown_path: Path) -> None:
-    """Give a finished report its name, replacing an earlier one."""
-    with translate_errors("write", shown_path):
-        if not directory.exists():
-            temporary.rename(directory)
-            return
-        old_report = temporary.with_suffix(".old")
-        directory.rename(old_report)
-        try:
-            temporary.rename(directory)
-        except OSError:
-            old_report.rename(directory)
-            raise
-        shutil.rmtree(old_report, ignore_errors=True)
+def _find_foreign_content(directory: Path) -> str:
+    if not directory.is_dir():
+        return "The path is not a directory."
+    if not any(directory.iterdir()):
+        return ""
+    if not (directory / SUMS).is_file():
+        return "The directory is neither empty nor a report."
+    lines = read(directory / SUMS).decode("utf-8", "replace").splitlines()
+    for name in _list_files(directory):
+        path = directory / name
+        is_ours = not path.is_symlink() and f"{_digest(path)}  {name}" in lines
+        if name != SUMS and not is_ours:
+            return f"{name!r} was changed since the report there was written, and would be lost."
+    return ""

@@ -72,20 +72,21 @@ def test_rows_follow_from_their_public_logs(shared):
 
 
 def test_logs_that_two_rounds_have_confirm_both_or_contradict_a_number(tmp_path, monkeypatch):
-    (submission,) = record.find_submissions([logs.write_submission(tmp_path, [300] * 10)])
-    location = "v9.8", "0" * 40, submission.path
-    table = record.make_table(location, logs.SYSTEM, submission.read_runs(), "")
+    (folder,) = record.find_submissions([logs.write_submission(tmp_path, [300] * 10)])
+    location = "v9.8", "0" * 40, record.name_submission(folder)
+    runs = [record.read_benchmark_run(path) for path in record.list_logs(folder)]
+    table = record.make_table(location, logs.SYSTEM, runs)
     assert table
     source = published.load_source("mlperf")
     tables = ((source, table), (source, replace(table, name="v9.9-org-sys")))
     monkeypatch.setattr(published, "find_all_tables", lambda _: tables)
-    words = ("record", "check", submission.folder, "--against", "mlperf", "--json")
+    words = ("record", "check", folder, "--against", "mlperf", "--json")
     cells = {cell["table"]: cell["follows"] for cell in cli.run(*words).data["cells"]}
     assert cells == {"mlperf:v9.8-org-sys": True, "mlperf:v9.9-org-sys": True}
     monkeypatch.undo()
     # A number that its logs contradict is an error.
     place = tmp_path / "NVIDIA/results/dgxa100_ngc21.05_pytorch"
     place.mkdir(parents=True)
-    submission.folder.rename(place / "bert")
+    folder.rename(place / "bert")
     result = cli.run("record", "check", place, "--against", "mlperf", status=5)
     assert "v1.0-nvidia-dgxa100" in result.stderr
