@@ -148,7 +148,7 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
         supplies = backend.supply(arrays[costs[-1].point].request)
     except SchedulerError as error:
         unanswered = error
-    points = [entry.point for entry in costs if not entry.preflight]
+    points = {entry.point for entry in costs if not entry.preflight}
     earlier_runs = find_earlier_runs(
         earlier_campaigns, points, protocol=campaign.protocol, rehearse=campaign.rehearse
     )
@@ -223,16 +223,12 @@ def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
     for framework in dict.fromkeys(missing.framework for missing in blocking_parts):
         framework_parts = [missing for missing in blocking_parts if missing.framework == framework]
         kinds = " and ".join(missing.kind for missing in framework_parts)
-        verb = "is" if len(framework_parts) == 1 else "are"
         remedies = [missing.command or missing.hint for missing in framework_parts]
-        message = f"{framework} can't run: its {kinds} {verb} missing."
-        yield CheckError(message, hint="; ".join(remedies))
+        yield CheckError(f"{framework} can't run without {kinds}.", hint="; ".join(remedies))
     for obstacle in outlook.obstacles:
         yield CheckError(f"{obstacle.name}: {obstacle.detail}", hint=obstacle.hint)
-    refused_starts = [
-        point.start.refused for point in outlook.points if point.start and point.start.refused
-    ]
-    for text in dict.fromkeys(refused_starts):
+    refusals = {point.start.refused: None for point in outlook.points if point.start}
+    for text in filter(None, refusals):
         yield CheckError(f"sbatch --test-only: {text}")
     if outlook.unanswered:
         yield outlook.unanswered
@@ -268,8 +264,7 @@ def find_earlier_runs(
         points: The points; those without earlier runs are not in the result.
         protocol: Its iterations and seconds: runs of other lengths are not comparable.
     """
-    seconds: dict[Point, list[float]] = {point: [] for point in points}
-    campaign_ids: dict[Point, list[str]] = {point: [] for point in points}
+    earlier_runs: dict[Point, EarlierRuns] = {}
     for tracked_campaign in tracked_campaigns:
         campaign = tracked_campaign.campaign
         is_comparable = (
@@ -277,19 +272,14 @@ def find_earlier_runs(
             and campaign.protocol.iters == protocol.iters
             and campaign.protocol.window_seconds == protocol.window_seconds
         )
-        points_here = campaign.of_point if is_comparable else ()
-        for point in points_here:
-            if point not in seconds or len(seconds[point]) >= _ENOUGH:
+        for point in campaign.of_point if is_comparable else ():
+            runs = earlier_runs.get(point, EarlierRuns((), ()))
+            if point not in points or len(runs.seconds) >= _ENOUGH:
                 continue
-            durations = list(_list_durations(tracked_campaign, point))
-            if durations:
-                seconds[point] += durations
-                campaign_ids[point].append(campaign.id)
-    return {
-        point: EarlierRuns(tuple(durations), tuple(campaign_ids[point]))
-        for point, durations in seconds.items()
-        if durations
-    }
+            if seconds := tuple(_list_durations(tracked_campaign, point)):
+                campaigns = (*runs.campaigns, campaign.id)
+                earlier_runs[point] = EarlierRuns((*runs.seconds, *seconds), campaigns)
+    return earlier_runs
 
 
 def _list_durations(watched: TrackedCampaign, point: Point) -> Iterator[float]:

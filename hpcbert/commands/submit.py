@@ -146,23 +146,17 @@ def _describe_interruption(directory: Path) -> Interruption:
     if campaign is None:
         return Interruption("Interrupted. Nothing was submitted.", hint="Submit again.")
     where = shlex.quote(str(directory))
-    queued_arrays = [array for array in campaign.arrays if array.state == "submitted"]
-    ids = join_names(dict.fromkeys(array.job_id for array in queued_arrays))
-    count = f"{len(queued_arrays)} of {len(campaign.arrays)} arrays are queued: {ids}."
-    words = ["Interrupted.", count] if queued_arrays else ["Interrupted."]
-    words += [
-        f"It is unknown whether {array.name} is queued."
-        for array in campaign.unsubmitted
-        if array.state == "intended" and array.called
-    ]
+    hint = f"Continue: hpcbert submit --resume {where}" if campaign.unsubmitted else ""
     if not campaign.accepted:
-        words = ["Interrupted. Nothing was submitted."]
-    hint = f"Watch it: hpcbert monitor {where}"
-    if campaign.unsubmitted:
-        hint = f"Continue: hpcbert submit --resume {where}"
-    if campaign.accepted:
-        hint += f"; Cancel what is queued: hpcbert cancel {where}"
-    return Interruption(" ".join(words), hint=hint)
+        return Interruption("Interrupted. Nothing was submitted.", hint=hint)
+    ids = [array.job_id for array in campaign.arrays if array.state == "submitted"]
+    text = f"Interrupted. {len(ids)} of {len(campaign.arrays)} arrays are queued: "
+    text += f"{join_names(dict.fromkeys(ids)) or 'none'}."
+    for array in campaign.unsubmitted:
+        if array.state == "intended" and array.called:
+            text += f" It is unknown whether {array.name} is queued."
+    hint = hint or f"Watch it: hpcbert monitor {where}"
+    return Interruption(text, hint=f"{hint}; Cancel what is queued: hpcbert cancel {where}")
 
 
 def find_living(tracked_campaign: TrackedCampaign, *, run: Runner) -> Target:
