@@ -111,7 +111,7 @@ def _parse_time(text: str, form: str) -> float | None:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Shape:
     """N nodes with G GPUs each, written `NnGg`.
 
@@ -127,9 +127,6 @@ class Shape:
     def gpus(self) -> int:
         """GPUs over all nodes."""
         return self.nodes * self.gpus_per_node
-
-    def __lt__(self, other: Shape) -> bool:
-        return (self.nodes, self.gpus_per_node) < (other.nodes, other.gpus_per_node)
 
     def __str__(self) -> str:
         return f"{self.nodes}n{self.gpus_per_node}g"

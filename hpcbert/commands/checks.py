@@ -200,11 +200,10 @@ def make_container_finding(
     where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
 ) -> Finding:
     """Return the finding of a check of probe.sh; advice on a known symptom comes first."""
-    check, symptom = load_checks("containers").get(name, NodeCheck("")), None
     if status == "ok":
-        check = NodeCheck("")
-    else:
-        symptom = runtimes.find_symptom(detail)
+        return Finding(f"{name} ({where})", status, detail, nodes=nodes)
+    check = load_checks("containers").get(name, NodeCheck(""))
+    symptom = runtimes.find_symptom(detail)
     hint = symptom.hint if symptom else check.hint
     return Finding(f"{name} ({where})", status, detail, hint, check.change, nodes)
 

@@ -45,13 +45,8 @@ from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, Runner, defer_interrupts
 from hpcbert.timelimit import TimeLimit
 
-# If one of these fails, no job is submitted, for this reason.
-_SUBMISSION_CHECKS = {
-    "sbatch": "Slurm does not answer",
-    "slurmctld": "Slurm does not answer",
-    "sbatch --test-only": "sbatch would refuse it",
-    "limits": "it would never start",
-}
+# If one of these fails, no job is submitted.
+_SUBMISSION_CHECKS = ("sbatch", "slurmctld", "sbatch --test-only", "limits")
 # The framework to examine by default: the reference, which has one rank per GPU.
 _DEFAULT_FRAMEWORK = "pytorch"
 # Time limit of the job: short enough to start in a gap.
@@ -123,13 +118,10 @@ def examine(
     scheduler_findings = tuple(backend.examine(site, nodes=visit.shape.nodes if visit else 1))
     yield from scheduler_findings
     yield from checks.check_containers(site, device_recipes, run=run)
-    problems = [
-        _SUBMISSION_CHECKS[finding.name]
-        for finding in scheduler_findings
-        if finding.name in _SUBMISSION_CHECKS and finding.status == "fail"
-    ]
-    if visit and problems:
-        yield checks.make_finding("not-tried", problem=problems[0])
+    failures = [finding.name for finding in scheduler_findings if finding.status == "fail"]
+    obstacles = [name for name in failures if name in _SUBMISSION_CHECKS]
+    if visit and obstacles:
+        yield checks.make_finding("not-tried", check=obstacles[0])
     elif visit:
         yield from examine_nodes(site, recipes, visit, run=run)
 

@@ -125,18 +125,15 @@ class Proposal:
         """Return the command line's value of a key; empty if there is none."""
         return str(self.cli_values.get(_PARAMETERS[key]) or "")
 
-    def take(self, key: str, value: str, reason: str, options: Iterable[str] = ()) -> None:
-        """Note a choice among options, as the value of its key."""
+    def take(
+        self, key: str, value: Any, reason: str, options: Iterable[str] = (), *, fixed: bool = False
+    ) -> None:
+        """Note a choice among options, as the value of its key; `fixed`: no option changes it."""
         alternatives = tuple(option for option in options if option != value)
-        flag = f"--{_PARAMETERS[key]}".replace("_limit", "").replace("_", "-")
-        self.choices.append(SiteChoice(key, value, reason, alternatives, flag))
-        self.values[key] = value if key == "nodes.gpus_per_node" else json.dumps(value)
-
-    def take_fact(self, key: str, value: Any, reason: str, options: Iterable[str] = ()) -> None:
-        """Note a value that no option changes."""
+        parameter = "" if fixed else f"--{_PARAMETERS[key]}"
+        flag = parameter.replace("_limit", "").replace("_", "-")
         text = value if isinstance(value, str) else json.dumps(value)
-        alternatives = tuple(option for option in options if option != value)
-        self.choices.append(SiteChoice(key, text, reason, alternatives))
+        self.choices.append(SiteChoice(key, text, reason, alternatives, flag))
         self.values[key] = json.dumps(value)
 
     def choose(self, question: Question, answer: str) -> str:
@@ -415,15 +412,15 @@ def _take_private_gpus(proposal: Proposal) -> None:
     if not count.isdigit():
         raise UsageError(f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node.")
     proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _CHOSEN_BY_USER)
-    proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER)
+    proposal.take("nodes.gpus_per_node", int(count), _CHOSEN_BY_USER)
 
 
 def _take_cpus(proposal: Proposal, offer: _Offer) -> None:
     reason = f"partition {offer.name} has no GPUs"
-    proposal.take_fact("slurm.gres", "", reason, offer.partition.resources)
+    proposal.take("slurm.gres", "", reason, offer.partition.resources, fixed=True)
     proposal.values["frameworks.pytorch.device"] = '"cpu"'
     count = proposal.answer("nodes.gpus_per_node") or "1"
-    proposal.take("nodes.gpus_per_node", count, "ranks a node")
+    proposal.take("nodes.gpus_per_node", int(count), "ranks a node")
     proposal.warnings.append(
         f"Partition {offer.name} has no GPUs: the reference runs on CPUs, in a table of its own."
     )
@@ -451,10 +448,10 @@ def _choose_gpus(proposal: Proposal, offer: _Offer) -> None:
             f"No node of partition {offer.name} has {gres}:{count}.",
             hint=f"Ask for at most --gpus-per-node {kind.most}.",
         )
-    proposal.take("nodes.gpus_per_node", count, str(kind))
+    proposal.take("nodes.gpus_per_node", int(count), str(kind))
     if is_lab(proposal.cluster.context.environ):
         reason = "the lab's GPUs are fake: a rank without one trains on the CPU"
-        proposal.take_fact("frameworks.pytorch.device", "auto", reason)
+        proposal.take("frameworks.pytorch.device", "auto", reason, fixed=True)
 
 
 # --- Account, QOS and limits ----------------------------------------------------------------------
@@ -557,7 +554,7 @@ def _choose_memory(proposal: Proposal) -> None:
         value = str(rules.most_memory)
     elif default:
         value, reason = "0", f"exclusive jobs would get only the cluster's default ({default})"
-    proposal.take_fact("slurm.memory", value, reason)
+    proposal.take("slurm.memory", value, reason, fixed=True)
 
 
 def _choose_mpi(proposal: Proposal) -> None:
@@ -645,12 +642,12 @@ def _choose_form(proposal: Proposal) -> None:
     forms = [accepted.slurm for accepted in trial.accepted]
     reason = f"sbatch refuses a job without it: {trial.refusal}"
     if forms[0].gpu_option != site.slurm.gpu_option:
-        proposal.take_fact("slurm.gpu_option", forms[0].gpu_option, reason)
+        proposal.take("slurm.gpu_option", forms[0].gpu_option, reason, fixed=True)
     if forms[0].constraint:
         constraints = [form.constraint for form in forms]
-        proposal.take_fact("slurm.constraint", forms[0].constraint, reason, constraints)
+        proposal.take("slurm.constraint", forms[0].constraint, reason, constraints, fixed=True)
     if forms[0].sbatch_args:
-        proposal.take_fact("slurm.sbatch_args", forms[0].sbatch_args, reason)
+        proposal.take("slurm.sbatch_args", forms[0].sbatch_args, reason, fixed=True)
 
 
 def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:
