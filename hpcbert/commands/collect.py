@@ -371,8 +371,6 @@ def load_result_set(
     words: Sequence[str],
     user_places: Places,
     request: CollectRequest | None = None,
-    *,
-    states: AskStates | None = None,
 ) -> ResultSet:
     """Return the results that words name, all in one.
 
@@ -383,7 +381,6 @@ def load_result_set(
 
     Args:
         words: Without any, the newest campaign.
-        states: As of `collect`.
 
     Raises:
         UsageError: A word names nothing, what it names can't be read, or a point appears twice.
@@ -399,7 +396,7 @@ def load_result_set(
     collect_paths = [path for path in paths if path not in files]
     result_sets = []
     if collect_paths:
-        result_sets.append(_collect_results(collect_paths, user_places, request, states))
+        result_sets.append(_collect_results(collect_paths, user_places, request))
     elif request and request != CollectRequest():
         raise UsageError(
             "Options that say how to read logs do not apply to saved results.",
@@ -425,12 +422,9 @@ def load_result_set(
 
 
 def _collect_results(
-    paths: Sequence[Path],
-    user_places: Places,
-    request: CollectRequest | None,
-    states: AskStates | None,
+    paths: Sequence[Path], user_places: Places, request: CollectRequest | None
 ) -> ResultSet:
-    result = collect(paths, request or CollectRequest(), user_places.recipes, states=states)
+    result = collect(paths, request or CollectRequest(), user_places.recipes)
     return ResultSet(
         tables=result.tables,
         sources=result.sources,

@@ -6,7 +6,6 @@ from hpcbert.campaign.foreign import Recipes
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.results.document import render_results
-from tests.kit.campaigns import report_states
 from tests.kit.logs import log, write_file
 from tests.kit.paths import TEMPLATES
 
@@ -14,7 +13,7 @@ from tests.kit.paths import TEMPLATES
 def test_a_point_from_two_places_and_saved_results_read_otherwise_are_refused(tmp_path, logs):
     def load_results(*words, request=None):
         user_places = Places(Recipes((TEMPLATES,)))
-        return load_result_set(list(map(str, words)), user_places, request, states=report_states())
+        return load_result_set(list(map(str, words)), user_places, request)
 
     text = render_results(load_results(logs))
     saved, again = (write_file(tmp_path, name, text) for name in ("a.json", "b.JSON"))
