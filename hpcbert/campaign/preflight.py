@@ -62,20 +62,16 @@ class Preflight:
     @property
     def slow(self) -> dict[str, str]:
         """The nodes that are far below the others, each with the reason."""
-        reasons = {}
-        for node in self.nodes:
-            rates = {"inside it": (node.inside, self.inside)}
-            rates["to others"] = node.between, self.between
-            shares = [
-                (rate / usual, where, rate, usual)
-                for where, (rate, usual) in rates.items()
-                if usual
-            ]
-            if node.slow:
-                _, where, rate, usual = min(shares)
-                text = f"{rate / _GB:.3g} GB/s {where}; the median is {usual / _GB:.3g}"
-                reasons[node.name] = f"the preflight measured {text}"
-        return reasons
+        return {node.name: self._describe(node) for node in self.nodes if node.slow}
+
+    def _describe(self, node: NodeFabric) -> str:
+        rates = [("inside it", node.inside, self.inside), ("to others", node.between, self.between)]
+        texts = [
+            f"{rate / _GB:.3g} GB/s {where} (median {usual / _GB:.3g})"
+            for where, rate, usual in rates
+            if usual
+        ]
+        return f"the preflight measured {' and '.join(texts)}"
 
 
 def read_preflight(watched: TrackedCampaign) -> Preflight | None:

@@ -391,25 +391,19 @@ def find_newest(runs: Path, *, measured: bool = False) -> Path:
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.
     """
-    refused: list[Path] = []
-    rehearsals: list[Path] = []
-    for directory in reversed(find_campaigns(runs)):
+    campaigns = find_campaigns(runs)
+    for directory in reversed(campaigns):
         manifest = read_manifest(directory)
         if manifest.accepted and not (measured and manifest.rehearse):
             return directory
-        (rehearsals if manifest.accepted else refused).append(directory)
     message, hint = "There is no campaign yet.", "Start one with hpcbert submit."
-    if rehearsals:
-        newest = rehearsals[0].name
-        message = f"Only rehearsals yet, the newest of them {newest}: nothing was trained."
-        hint = "Submit without --rehearse."
-    elif refused:
-        newest = refused[0].name
-        message = f"There is no campaign yet: {newest}, the newest one, was not accepted."
-        hint = f"Resume it: hpcbert submit --resume {refused[0]}"
-    elif paths := [path for path in find_all_campaigns(runs) if find_foreign_owner(path)]:
-        message = f"You have no campaign yet; {len(paths)} belong to others."
-        hint = f"Name one to look at it: {_join_names(paths)}"
+    if campaigns:
+        job = "job that trains" if measured else "job"
+        message = f"None of your campaigns has a {job} yet: {_join_names(campaigns)}."
+        hint = "Submit without --rehearse, or resume one: hpcbert submit --resume CAMPAIGN"
+    elif others := find_all_campaigns(runs):
+        message = f"You have no campaign yet; {len(others)} belong to others."
+        hint = f"Name one to look at it: {_join_names(others)}"
     raise UsageError(message, where=str(runs), hint=hint)
 
 
@@ -502,23 +496,17 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
         raise _make_ambiguity(name, matches, runs)
     if exact_paths:
         return (exact_paths[0].absolute(),)
-    existing = f"You have: {_join_names(campaigns)}." if campaigns else "You have none."
-    names = {_read_name(path) or path.name for path in campaigns} - {
-        path.name for path in campaigns
-    }
-    existing = f"{did_you_mean(name, names)} {existing}" if names else existing
+    known = {path.name for path in campaigns} | {_read_name(path) or "" for path in campaigns}
     least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
         f"There is no campaign {name!r}.",
         where=str(runs),
-        hint=f"{existing} Name one by its id, a part of the id{least}, or its path.",
+        hint=f"{did_you_mean(name, known)} Name one by its id, a part of it{least}, or its path.",
     )
 
 
 def _make_ambiguity(name: str, matches: Sequence[Path], runs: Path) -> UsageError:
-    hint = "Give more of its id, or its path."
-    if _read_name(matches[0]) == name:
-        hint = "Give the id of one; hpcbert list shows in what they differ."
+    hint = "Give more of its id, or its path; hpcbert list shows in what they differ."
     return UsageError(f"{name!r} could be {_join_names(matches)}.", where=str(runs), hint=hint)
 
 
