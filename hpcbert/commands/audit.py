@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcbert.campaign import evidence, judge, measurements, store
+from hpcbert.campaign import evidence, judge, store
 from hpcbert.campaign.attempts import SCHEMA, AskStates
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
 from hpcbert.campaign.fingerprint import name_record
@@ -118,11 +118,9 @@ def accept_changes(directory: Path, reason: str, *, states: AskStates, now: floa
     )
     if all(finding.harmless for finding in evidence.compare_with_record(tracked_campaign).findings):
         raise UsageError("There is no change to accept.", where=tracked_campaign.campaign.id)
-    if not measurements.is_over(tracked_campaign, judgement, now=now):
+    if not judge.is_over(tracked_campaign, judgement, now=now):
         raise IncompleteError("The campaign still waits or runs: accept changes when it is over.")
-    measurements.record_results(
-        tracked_campaign, judgement, now=now, accepted=" ".join(reason.split())
-    )
+    judge.record_results(tracked_campaign, judgement, now=now, accepted=" ".join(reason.split()))
 
 
 def _read_evidence(directory: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert import scheduler
-from hpcbert.campaign import judge, measurements, preflight, store
+from hpcbert.campaign import judge, preflight, store
 from hpcbert.campaign.archive import open_archive
 from hpcbert.campaign.attempts import AskStates, write_ends
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
@@ -215,7 +215,7 @@ def _collect_campaign(
     if campaign.rehearse:
         text = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
         result.refused += (text,)
-        result.add(measurements.make_source(place, campaign, ()))
+        result.add(judge.make_source(place, campaign, ()))
         return
     judgement = judge.gather(
         tracked_campaign, rule=request.rule, window=request.window, states=states, nearby=nearby
@@ -231,14 +231,14 @@ def _collect_campaign(
     if place == directory and not store.find_foreign_owner(directory):
         ended = {key for key, state in newest_states.items() if state.kind.over}
         write_ends(tracked_campaign, newest_states, ended)
-        warnings += measurements.write_results(tracked_campaign, judgement, nearby, now=time.time())
+        warnings += judge.write_results(tracked_campaign, judgement, nearby, now=time.time())
     if judgement.comparison.changed:
         # A changed campaign is not recorded again.
         changes = "; ".join(map(str, judgement.comparison.changed))
         hint = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
         text = f"{campaign.id} was changed since it was collected: {changes}. {hint}."
         result.refused += (text,)
-    source = measurements.make_source(place, campaign, judgement.repeats)
+    source = judge.make_source(place, campaign, judgement.repeats)
     result.add(source, zip(judgement.points, judgement.samples, strict=True), warnings)
 
 
