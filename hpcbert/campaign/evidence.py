@@ -45,8 +45,6 @@ _LOGS, _STATUS = "logs/", "status/"
 # The local queue's own files, which each retry writes again.
 _UNRECORDED = "slurm/local."
 
-# Numbers are recorded with the protocol's window, whatever window a table was requested for.
-_PROTOCOL_WINDOW = {"skip": None, "iters": None}
 
 Kind = Literal["missing", "changed", "added", "grew", "late", "masked", "seal"]
 _Digest = dict[str, Any]
@@ -385,7 +383,6 @@ def renew_evidence(
     files = read_digests(watched)
     evidence: dict[str, Any] = {
         "recorded": format_utc(now),
-        "window": _PROTOCOL_WINDOW,
         "manifest": _hash_manifest(watched.campaign),
         "files": files,
         "history": [],
@@ -395,9 +392,8 @@ def renew_evidence(
         return evidence
     deviations = find_deviations(watched, previous, files)
     changes = [str(deviation) for deviation in deviations if deviation.path != TABLE]
-    bases = [previous.get("rule"), previous[EVIDENCE].get("window")]
-    if bases != [document["rule"], _PROTOCOL_WINDOW]:
-        changes.append(f"{MEASUREMENTS}: other iterations or another rule")
+    if previous.get("rule") != document["rule"]:
+        changes.append(f"{MEASUREMENTS}: another rule")
     recorded = previous[EVIDENCE].get("recorded")
     evidence["history"] = list(read_history(previous))
     if changes:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import ConfigError, UsageError, format_count
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import find_frameworks, find_obstacle, find_record
@@ -237,6 +237,7 @@ class Recipes:
     """
 
     folders: tuple[Path, ...]
+    _loaded: dict[str, Framework] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def names(self) -> Mapping[str, Path]:
@@ -249,6 +250,8 @@ class Recipes:
         Raises:
             ConfigError: No framework has that name, or its recipe is invalid.
         """
+        if name in self._loaded:
+            return self._loaded[name]
         folder = self.names.get(name) or places.find_recipe(name, self.folders)
         path = folder / "recipe.toml"
         values = read_toml(path)
@@ -257,7 +260,8 @@ class Recipes:
         log = grammars.parse(values.get("log", {}), where=str(path))
         option = dict(values.get("options", {})).get("sequence_length", {})
         length = log.sequence_length or dict(option).get("default")
-        return Framework(folder.name, log, models[0], length or None)
+        self._loaded[name] = Framework(folder.name, log, models[0], length or None)
+        return self._loaded[name]
 
 
 class Choice(NamedTuple):
@@ -297,20 +301,14 @@ class Assumptions(Counter[Assumption]):
     """The assumptions behind some tables, and how many logs each is about."""
 
     def texts(self) -> tuple[str, ...]:
-        """Return a line for each, with all values that have the same reason."""
-        values: dict[Assumption, list[str]] = {}
-        counts: Counter[Assumption] = Counter()
-        for assumption, count in self.items():
-            key = assumption._replace(value="")
-            values.setdefault(key, []).append(assumption.value)
-            counts[key] += count
+        """Return a line for each."""
         texts = []
-        for key, count in counts.items():
-            logs = f"{count} log{'s' if count > 1 else ''}"
-            verb = "override" if " and " in key.option else "overrides"
-            text = f"{key.framework}: {key.name} = {', '.join(values[key])} ({logs})"
+        for assumption, count in self.items():
+            framework, name, value, reason, option = assumption
+            logs = format_count(count, "log")
+            text = f"{framework}: {name} = {value} ({logs}): {reason}; override it by {option}"
             # A name may have several lines.
-            texts.append(" ".join(f"{text}: {key.reason}; {key.option} {verb} it".split()))
+            texts.append(" ".join(text.split()))
         return tuple(texts)
 
     def data(self) -> list[dict[str, str | int]]:
@@ -337,7 +335,6 @@ class LogReader:
     window: Window
     pattern: str = ""
     assumptions: Assumptions = field(default_factory=Assumptions)
-    _loaded: dict[str, Framework] = field(default_factory=dict, init=False)
     # By all that paths say about runs: the repeats of a point have one setting.
     _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
     _frameworks: dict[Path, Framework] = field(default_factory=dict, init=False)
@@ -346,18 +343,12 @@ class LogReader:
 
     # --- The framework of a log -------------------------------------------------------------------
 
-    def load(self, name: str) -> Framework:
-        """Return a framework by name, as `Recipes.load`."""
-        if name not in self._loaded:
-            self._loaded[name] = self.recipes.load(name)
-        return self._loaded[name]
-
     def grammars(self, names: Collection[str]) -> dict[str, Grammar]:
         """Return grammars by framework, without those of invalid recipes."""
         grammars = {}
         for name in sorted(names):
             with suppress(ConfigError):
-                grammars[name] = self.load(name).grammar
+                grammars[name] = self.recipes.load(name).grammar
         return grammars
 
     def recognise(self, log: LogFile) -> Framework:
@@ -378,7 +369,7 @@ class LogReader:
         chosen = self.user_settings.framework
         if not chosen:
             return self._load_named(log, log.framework or self._find_name(log, folder))
-        framework, name = self.load(chosen), log.framework or chosen
+        framework, name = self.recipes.load(chosen), log.framework or chosen
         # A folder may be called `pytorch` for other reasons: its contents decide.
         is_doubtful = name == chosen and not self.pattern and folder not in ("", chosen)
         if is_doubtful and find_frameworks(log.path, self.grammars([folder])):
@@ -390,7 +381,7 @@ class LogReader:
     def _load_named(self, log: LogFile, name: str) -> Framework:
         """Return the framework that a path names; it may not have a recipe."""
         try:
-            return self.load(name)
+            return self.recipes.load(name)
         except ConfigError:
             raise
         except UsageError as error:

@@ -181,7 +181,7 @@ class LogCollection:
         named = []
         for read in reads:
             model = " or ".join(sorted(stated.get(read.framework, set()) - {""}))
-            model = read.model or model or self.reader.load(read.framework).model
+            model = read.model or model or self.reader.recipes.load(read.framework).model
             named.append(read._replace(model=model))
         return named
 
@@ -250,7 +250,8 @@ class LogCollection:
 
     def _compare_files(self, first: ReadLog, files: Sequence[ReadLog]) -> ReadLog:
         """Return a folder's only run, refused if a file beside it has another number."""
-        grammar, number = self.reader.load(first.framework).grammar, first.reading.throughput
+        grammar = self.reader.recipes.load(first.framework).grammar
+        number = first.reading.throughput
         closing = [rule for rule in grammar.rules if rule.kind == "footer"]
         for read in files:
             if not number or read.framework != first.framework:
@@ -273,7 +274,7 @@ class LogCollection:
         valid_points: set[Point] = set()
         for read in sorted(reads, key=lambda read: not read.valid):
             try:
-                length = self.reader.load(read.framework).length
+                length = self.reader.recipes.load(read.framework).length
                 point = _find_point(read, valid_points, length)
             except UnknownLogError as error:
                 if any(reason.code == "config" for reason in read.reading.reasons):

@@ -19,7 +19,6 @@ from hpcbert.campaign.fingerprint import name_record
 from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
-from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign, SpeedupTable
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
@@ -113,9 +112,7 @@ def accept_changes(directory: Path, reason: str, *, states: AskStates, now: floa
         raise UsageError("Accepting a change needs a reason.", where="--accept")
     _read_evidence(directory)
     tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory))
-    judgement = judge.gather(
-        tracked_campaign, rule="", window=Window(), states=states, trusted=True
-    )
+    judgement = judge.gather(tracked_campaign, states=states, trusted=True)
     if all(finding.harmless for finding in evidence.compare_with_record(tracked_campaign).findings):
         raise UsageError("There is no change to accept.", where=tracked_campaign.campaign.id)
     if not judge.is_over(tracked_campaign, judgement, now=now):
@@ -140,17 +137,15 @@ def _judge_again(
     """Judge every repeat again by the states on record; where they allow none, note why."""
     try:
         states = {(run["array"], run["repeat"]): _read_state(run) for run in document["runs"]}
-        window = document[EVIDENCE]["window"]
         return judge.gather(
             tracked_campaign,
             rule=str(document["rule"]),
-            window=Window(window["skip"], window["iters"]),
             states=lambda _: states,
             with_nearby=False,
             trusted=True,
         )
     except (KeyError, TypeError, AttributeError):
-        detail = "states, rule or iterations are missing from the record"
+        detail = "states or rule are missing from the record"
         deviations.append(Deviation("changed", evidence.MEASUREMENTS, detail))
     except HpcbertError as error:
         where = str(error.where or store.RECIPE)

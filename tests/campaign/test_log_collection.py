@@ -199,8 +199,12 @@ def test_gpus_alone_give_the_shapes_of_one_folder(tmp_path, collect, collect_jso
     assert [row["shape"] for row in expected] == ["1n1g", "1n4g", "1n8g", "4n8g"]
     assert rows(document) == rows(collect_json(*words)) == expected
     text = collect(*words).stdout
-    assert "only their GPUs are known, and a node usually has 8; --gpus-per-node" in text
-    assert "nodes = 1 with 4 GPUs each, 1 with 8 GPUs each, 4 with 8 GPUs each" in text
+    assert (
+        "only their GPUs are known, and a node usually has 8; override it by --gpus-per-node"
+        in text
+    )
+    for nodes in ("1 with 4", "1 with 8", "4 with 8"):
+        assert f"nodes = {nodes} GPUs each" in text
     four = rows(collect_json(*words, "--gpus-per-node", "4"))
     assert [row["shape"] for row in four] == ["1n1g", "1n4g", "2n4g", "8n4g"]
 
