@@ -228,11 +228,11 @@ def _find_sharers(
         nodes = frozenset(node for attempt in measured for node in attempt.step.nodes)
         attempts += nearby.attempts(watched, nodes, begin, end)
     sharers: dict[Key, _Shared] = {}
-    for attempt, other in _find_overlapping(attempts):
+    for attempt, neighbour in _find_overlapping(attempts):
         key = attempt.point, attempt.repeat
-        names = attempt.step.shared(other.step)
+        names = attempt.step.shared(neighbour.step)
         if names and not attempt.campaign and counted.get(key) == attempt.step.attempt:
-            sharers.setdefault(key, {})[other] = names
+            sharers.setdefault(key, {})[neighbour] = names
     return sharers
 
 

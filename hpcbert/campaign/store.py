@@ -401,9 +401,9 @@ def find_newest(runs: Path, *, measured: bool = False) -> Path:
         job = "job that trains" if measured else "job"
         message = f"None of your campaigns has a {job} yet: {_join_names(campaigns)}."
         hint = "Submit without --rehearse, or resume one: hpcbert submit --resume CAMPAIGN"
-    elif others := find_all_campaigns(runs):
-        message = f"You have no campaign yet; {len(others)} belong to others."
-        hint = f"Name one to look at it: {_join_names(others)}"
+    elif foreign_campaigns := find_all_campaigns(runs):
+        message = f"You have no campaign yet; {len(foreign_campaigns)} belong to others."
+        hint = f"Name one to look at it: {_join_names(foreign_campaigns)}"
     raise UsageError(message, where=str(runs), hint=hint)
 
 
@@ -496,12 +496,12 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
         raise _make_ambiguity(name, matches, runs)
     if exact_paths:
         return (exact_paths[0].absolute(),)
-    known = {path.name for path in campaigns} | {_read_name(path) or "" for path in campaigns}
+    names = {path.name for path in campaigns} | {_read_name(path) or "" for path in campaigns}
     least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
         f"There is no campaign {name!r}.",
         where=str(runs),
-        hint=f"{did_you_mean(name, known)} Name one by its id, a part of it{least}, or its path.",
+        hint=f"{did_you_mean(name, names)} Name one by its id, a part of it{least}, or its path.",
     )
 
 
