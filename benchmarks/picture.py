@@ -27,8 +27,9 @@ PUBLISHED = DOCS / "pictures" / "published.svg"
 # Four of the frameworks, as `hpcbert report` takes them.
 TABLES = [f"dlperf:{name}-fp32-b32" for name in ("oneflow", "ngc-pytorch", "ngc-tf1", "paddle18")]
 _ROW = re.compile(
-    r"^ +(?P<nodes>\d+) +(?P<ranks>\d+) +(?P<median>[\d.]+) +(?P<min>[\d.]+) \.\. (?P<max>[\d.]+)"
-    r" +(?P<cv>[\d.]+)% +(?P<speedup>[\d.]+) +(?P<efficiency>[\d.]+)% +(?P<ok>\d+)/(?P<asked>\d+)",
+    r"^ +(?P<nodes>\d+) +(?P<ranks>\d+) +(?P<median>[\d.]+) +(?P<speedup>[\d.]+)"
+    r" +(?P<efficiency>[\d.]+)% +(?P<min>[\d.]+) +(?P<max>[\d.]+) +(?P<cv>[\d.]+)%"
+    r" +(?P<ok>\d+)/(?P<asked>\d+)",
     re.MULTILINE,
 )
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree as ET
@@ -27,28 +28,24 @@ import click
 
 from hpcbert.errors import UsageError, format_count
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import UNFINISHED, Provenance, Row, SpeedupTable, valid_throughputs
+from hpcbert.model import Provenance, Row, SpeedupTable, valid_throughputs
 from hpcbert.results import document
 from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 from hpcbert.results.grid import (
     GAP,
-    NOTHING,
     Cell,
     Column,
     Grid,
+    TableView,
     escape_markdown,
     fold_text,
     format_csv,
     format_lines,
-    format_markdown,
 )
 from hpcbert.results.metrics import per_device, real_rate
 from hpcbert.results.reduce import BASELINE
 from hpcbert.results.wording import (
     adapt_to_devices,
-    describe_adaptive,
-    describe_differences,
-    describe_flags,
     describe_reasons,
     describe_window,
     device_word,
@@ -60,10 +57,6 @@ from hpcbert.results.wording import (
     table_title,
 )
 
-_INDENT = " " * 4
-# The columns of the text to keep if not all fit, by place: as many as fit. The others go below
-# their row.
-_COLUMN_CHOICES = (tuple(range(9)), (0, 1, 2, 4, 5, 7), (0, 1, 2, 7), (0, 1, 2))
 # Other flags describe the measurement; these say that something may be wrong with it.
 _NEUTRAL_FLAGS = ("no-baseline", "accumulation")
 # Each metric with its column, and the unit of the column.
@@ -122,7 +115,7 @@ _VARIABLE_PARTS = ("value", "unit", "ref", "lower_thres", "upper_thres")
 
 
 def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: int = 0) -> str:
-    """Return the tables with their headings and, below each row, its invalid repeats.
+    """Return the tables with their titles and, below them, their rules and invalid repeats.
 
     Colours are in it; `click.echo` takes them out where they are not wanted.
 
@@ -130,23 +123,22 @@ def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: i
         width: The maximum length of a line; longer ones are folded. 0: no maximum.
     """
     parts = [_table_text(table, width) for table in tables]
-    command = shorten_command(provenance.command)
+    # A shell may have expanded it to many paths; --json has them all.
+    command = textwrap.shorten(provenance.command, _MAX_COMMAND, placeholder=" …")
     words = f"hpcbert {provenance.hpcbert} · {provenance.date} · {command}"
     text = "\n".join(click.style(line, dim=True) for line in fold_text(sanitize(words), width))
     return "\n\n".join([*parts, text])
 
 
-def shorten_command(command: str) -> str:
-    """Return a command line that a shell expanded to many paths with its first words only."""
-    if len(command) <= _MAX_COMMAND:
-        return command
-    shown = command[:_MAX_COMMAND].rpartition(" ")[0]
-    return f"{shown} … and {len(command[len(shown) :].split())} more words, which --json has"
+def _table_text(table: SpeedupTable, width: int = 0) -> str:
+    devices = "ranks (CPU)" if table.group.device == "cpu" else "GPUs"
+    titles = {"node_num": "nodes", "devices": devices, "samples": f"{table.unit}/s"}
+    return table_view(table, titles).text(width)
 
 
 def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return the text of `render_text`, with the metrics below each table; no line is folded."""
-    parts = [f"{_table_text(table, 0)}\n\n{_metrics_text(table)}" for table in tables]
+    parts = [part for table in tables for part in (_table_text(table), _metrics_text(table))]
     return "\n\n".join([*parts, render_text((), provenance)])
 
 
@@ -170,117 +162,60 @@ def _metrics_text(table: SpeedupTable) -> str:
     return "\n".join(lines)
 
 
-def _table_text(table: SpeedupTable, width: int) -> str:
-    head, *row_blocks = _row_lines(table, width)
-    lines = [*_heading_lines(table, width), "", *head]
-    for row, row_lines in zip(table.rows, row_blocks, strict=True):
-        colour = None
-        if row.ok < row.asked:
-            colour = "red"
-        elif set(row.flags).difference(_NEUTRAL_FLAGS):
-            colour = "yellow"
-        lines += [click.style(line, fg=colour) if colour else line for line in row_lines]
-        for note in describe_adaptive(row):
-            lines += _note_lines(f"{GAP}· ", note, width)
-        for repeats, reason in invalid_repeats(row):
-            unfinished = reason.startswith(UNFINISHED)
-            sign = f"{GAP}{'▶' if unfinished else '✗'} {repeats}"
-            sign += ": " if " repeats" in repeats else "  "
-            lines += _note_lines(sign, reason, width, "yellow" if unfinished else "red")
-        for run in row.runs:
-            for note in earlier_attempts(run):
-                lines += _note_lines(f"{GAP}· ", note, width)
-        for note in describe_flags(row) + describe_differences(row):
-            lines += _note_lines(f"{GAP}! ", note, width, "yellow")
-    if table.group.device == "cpu" and any("noisy" in row.flags for row in table.rows):
-        cause = "noisy: on CPUs, the likely cause is other programs that ran on the machine"
-        lines += _note_lines(f"{GAP}· ", cause, width)
-    return "\n".join(lines)
+def table_view(table: SpeedupTable, titles: Mapping[str, str]) -> TableView:
+    """Return a table with its rule, its invalid repeats and the notes on its rows.
 
-
-def _note_lines(sign: str, note: str, width: int, colour: str | None = None) -> list[str]:
-    first, *more = fold_text(sign + note, width, _INDENT)
-    return [click.style(first[: len(sign)], fg=colour) + first[len(sign) :], *more]
-
-
-def _row_lines(table: SpeedupTable, width: int) -> list[list[str]]:
-    """Return the lines of the titles and of each row; values without a column go below it."""
-    grid = _text_grid(table)
-    choices: tuple[tuple[int, ...], ...] = _COLUMN_CHOICES
-    if len(grid.columns) > len(choices[0]):
-        choices = (tuple(range(len(grid.columns))), *choices)
-    layouts = [(places, format_lines(grid.select(places))) for places in choices]
-    fitting = [
-        layout
-        for layout in layouts
-        if not width or max(map(len, map(click.unstyle, layout[1]))) <= width
-    ]
-    places, (head, *lines) = (fitting or layouts[-1:])[0]
-    row_lines = [[head]]
-    for row, line in zip(grid.rows, lines, strict=True):
-        cells_below = [
-            f"{column.title} {column.format_cell(cell, separator=',')}"
-            for place, (column, cell) in enumerate(zip(grid.columns, row, strict=True))
-            if place not in places and cell not in (None, "", NOTHING)
-        ]
-        below = fold_text(_INDENT + ", ".join(cells_below), width, _INDENT) if cells_below else []
-        row_lines.append([line, *below])
-    return row_lines
-
-
-def _text_grid(table: SpeedupTable) -> Grid:
-    form = ".0f" if table.unit == "tokens" else ".2f"
-    columns = (
-        Column("nodes", "d"),
-        Column("ranks (CPU)" if table.group.device == "cpu" else "GPUs", "d"),
-        Column(f"median {table.unit}/s", form),
-        Column("min .. max", ">"),
-        Column("cv", ".2%"),
-        Column("speedup", ".2f"),
-        Column("efficiency", ".1%"),
-        Column("repeats", ">"),
-        Column("flags"),
-        *_unit_columns(table),
+    Args:
+        titles: Those of the columns that are not their keys, by key.
+    """
+    group, rows = table.group, table.rows
+    variant = f", {sanitize(group.variant)}" if group.variant else ""
+    title = f"{table_title(group)}, batch size {group.batch} per device{variant}"
+    columns = [Column(titles.get(key, key), form) for key, form in PUBLISHED_COLUMNS.items()]
+    cells = [published_cells(row) for row in rows]
+    for column, values in _further_columns(table):
+        if any(values):
+            columns.append(column)
+            cells = [(*row, value) for row, value in zip(cells, values, strict=True)]
+    base = f"speedup to the median of {table.baseline}"
+    if not table.baseline:
+        base = "no speedup: there is no valid run of 1n1g"
+    rule = (
+        f"rule {sanitize(group.rule)}; {describe_window(table)}median of the valid repeats; {base}"
     )
-    rows: list[tuple[Cell, ...]] = []
+    return TableView(
+        heading=(click.style(title, bold=True),),
+        grid=Grid("results", title, tuple(columns), tuple(cells)),
+        notes=(rule, *_table_notes(table)),
+        colours=tuple(map(_row_colour, rows)),
+    )
+
+
+def _further_columns(table: SpeedupTable) -> Iterator[tuple[Column, list[float | None]]]:
+    """Yield the columns of a table that only some tables have: in its unit, and MFUs."""
+    if table.unit != "samples":
+        title = f"{table.unit}/s per {device_word(table.group)}"
+        yield Column(title, ".2f"), [per_device(row) for row in table.rows]
+    yield Column("real tokens/s", ".2f"), [real_rate(row, table.unit) for row in table.rows]
+    for title, name in (("MFU", "mfu"), ("MFU padded", "mfu_padded")):
+        yield Column(title, ".1%"), [getattr(row.metrics, name, None) for row in table.rows]
+
+
+def _row_colour(row: Row) -> str | None:
+    if row.ok < row.asked:
+        return "red"
+    return "yellow" if set(row.flags).difference(_NEUTRAL_FLAGS) else None
+
+
+def _table_notes(table: SpeedupTable) -> Iterator[str]:
     for row in table.rows:
-        # One run does not have a range.
-        spread = NOTHING if row.cv is None else f"{row.min:,{form}} .. {row.max:,{form}}"
-        numbers = (row.median, spread, row.cv, row.speedup, row.efficiency)
-        words = f"{row.ok}/{row.asked}", ", ".join(row.flags)
-        place = row.shape.nodes, row.shape.gpus
-        rows.append((*place, *numbers, *words, *_unit_cells(row, table)))
-    return Grid("results", "", columns, tuple(rows))
-
-
-def _unit_columns(table: SpeedupTable) -> tuple[Column, ...]:
-    """Return the further columns of a table in another unit: per device, and without padding."""
-    if table.unit == "samples":
-        return ()
-    title = f"{table.unit}/s per {device_word(table.group)}"
-    if table.unit == "tokens":
-        return Column(title, ".0f"), Column("real tokens/s", ".0f")
-    return (Column(title, ".2f"),)
-
-
-def _unit_cells(row: Row, table: SpeedupTable) -> tuple[Cell, ...]:
-    """Return the cells of `_unit_columns`."""
-    cells = (per_device(row), real_rate(row, table.unit))
-    return cells[: len(_unit_columns(table))]
-
-
-def _heading_lines(table: SpeedupTable, width: int) -> list[str]:
-    group = table.group
-    title = table_title(group, " · ")
-    batch = f" · {group.batch} samples per device"
-    variant = f" · {sanitize(group.variant)}" if group.variant else ""
-    base = "no speedup: there is no valid run of 1n1g"
-    if table.baseline:
-        base = f"speedup to the median of {table.baseline}"
-    counted = describe_window(table).replace("; ", " · ")
-    first, *more = fold_text(title + batch + variant, width, GAP)
-    name = click.style(first[: len(title)], bold=True) + first[len(title) :]
-    return [name, *more, *fold_text(f"rule {sanitize(group.rule)} · {counted}{base}", width, GAP)]
+        for repeats, reason in invalid_repeats(row):
+            yield f"{row.shape}, {repeats} left out: {reason}"
+        earlier = (note for run in row.runs for note in earlier_attempts(run))
+        for note in (*earlier, *row_notes(row)):
+            yield f"{row.shape}: {note}"
+    if table.group.device == "cpu" and any("noisy" in row.flags for row in table.rows):
+        yield "noisy: on CPUs, the likely cause is other programs that ran on the machine"
 
 
 def render_dlperf(tables: Iterable[SpeedupTable], _provenance: Provenance, _width: int = 0) -> str:
@@ -347,7 +282,11 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
 def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, its problems, and a legend, as Markdown."""
     version, command = escape_markdown(provenance.hpcbert), escape_markdown(provenance.command)
-    parts = [_markdown_table(table) for table in tables]
+    parts = []
+    for table in tables:
+        devices = "rank_num" if table.group.device == "cpu" else "gpu_num"
+        titles = {"devices": devices, "samples": f"{table.unit}/s"}
+        parts.append(table_view(table, titles).markdown())
     if tables:
         parts.append(adapt_to_devices(_LEGEND.format(unit=tables[0].unit), tables))
     used = {flag for table in tables for row in table.rows for flag in row.flags}
@@ -360,38 +299,6 @@ def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _wid
         parts.append("\n".join(["Flags:", "", *flags]))
     parts.append(f"Made by hpcbert {version}, {provenance.date}: {command}")
     return "\n\n".join(parts)
-
-
-def _markdown_table(table: SpeedupTable) -> str:
-    group = table.group
-    variant = f", {group.variant}" if group.variant else ""
-    title = table_title(group)
-    devices = "rank_num" if group.device == "cpu" else "gpu_num"
-    titles = {"devices": devices, "samples": f"{table.unit}/s"}
-    columns = tuple(Column(titles.get(key, key), form) for key, form in PUBLISHED_COLUMNS.items())
-    columns += _unit_columns(table)
-    rows = [(*published_cells(row), *_unit_cells(row, table)) for row in table.rows]
-    shares = [metric_cells(row, ("mfu", "mfu_padded")) for row in table.rows]
-    if any(map(any, shares)):
-        columns += (Column("MFU", ".1%"), Column("MFU padded", ".1%"))
-        rows = [(*cells, *share) for cells, share in zip(rows, shares, strict=True)]
-    heading = f"{title}, batch size {group.batch} per device{variant}"
-    rule = f"{group.rule}; {describe_window(table)}median"
-    lines = [
-        f"### {escape_markdown(heading)}",
-        "",
-        f"Rule {escape_markdown(rule)} of the valid repeats.",
-        "",
-        format_markdown(Grid("results", title, columns, tuple(rows))),
-    ]
-    notes = []
-    for row in table.rows:
-        for repeats, reason in invalid_repeats(row):
-            verb = "are" if " repeats" in repeats else "is"
-            notes.append(f"{row.shape}, {repeats} {verb} invalid: {reason}")
-        notes += [f"{row.shape}: {note}" for note in row_notes(row)]
-    lines += ["", *(f"* {escape_markdown(note)}" for note in notes)] if notes else []
-    return "\n".join(lines)
 
 
 def render_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:

@@ -16,6 +16,7 @@ from hpcbert.results.wording import sanitize
 Cell = str | int | float | None
 NOTHING = "-"
 GAP = "  "
+_INDENT = " " * 4
 # Texts are never folded to fewer characters, and the last column is never cut to fewer.
 _MIN_FOLDED, _MIN_CUT = 20, 12
 # A page folds a longer table.
@@ -125,8 +126,13 @@ def align_rows(
     return lines
 
 
-def format_lines(grid: Grid) -> list[str]:
-    """Return a table as lines for a terminal: the titles, then a line for each row."""
+def format_lines(grid: Grid, width: int = 0) -> list[str]:
+    """Return a table for a terminal: the titles, then a text for each row.
+
+    Args:
+        width: Maximum length of a line: the columns that do not fit follow below their row. 0: no
+            limit.
+    """
     titles = [column.title for column in grid.columns]
     rows = [
         [
@@ -136,8 +142,19 @@ def format_lines(grid: Grid) -> list[str]:
         for row in grid.rows
     ]
     right = [place for place, column in enumerate(grid.columns) if column.form]
-    head, *lines = align_rows([titles, *rows], right=right)
-    return [click.style(head, dim=True), *lines]
+    count = len(titles)
+    lines = align_rows([titles, *rows], right=right)
+    while width and count > 1 and max(map(len, lines)) > width:
+        count -= 1
+        lines = align_rows([row[:count] for row in (titles, *rows)], right=right)
+    head, *texts = lines
+    for place, row in enumerate(rows):
+        further_cells = zip(titles[count:], row[count:], strict=True)
+        below = [f"{title} {cell}" for title, cell in further_cells if cell not in ("", NOTHING)]
+        if below:
+            folded = fold_text(_INDENT + ", ".join(below), width, _INDENT)
+            texts[place] = "\n".join([texts[place], *folded])
+    return [click.style(head, dim=True), *texts]
 
 
 def escape_markdown(text: str) -> str:
@@ -194,15 +211,16 @@ class TableView:
         """Return the view for a terminal, with colours.
 
         Args:
-            width: The maximum length of a line of text; the table is not folded. 0: no maximum.
+            width: The maximum length of a line. 0: no maximum.
         """
-        head, *rows = format_lines(self.grid)
+        head, *rows = format_lines(self.grid, width)
         colours = self.colours or (None,) * len(rows)
-        lines = [*self.heading, "", head]
+        lines = [part for line in self.heading for part in fold_text(line, width, GAP)]
+        lines += ["", head]
         for row, colour in zip(rows, colours, strict=True):
             lines.append(click.style(row, fg=colour) if colour else row)
         for note in self.notes:
-            lines += fold_text(f"  · {sanitize(note)}", width, "    ")
+            lines += fold_text(f"{GAP}· {sanitize(note)}", width, _INDENT)
         if self.legend:
             lines += ["", *fold_text(sanitize(self.legend), width)]
         return "\n".join(lines)

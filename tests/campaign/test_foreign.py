@@ -42,8 +42,8 @@ def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
     assert codes(row) == [["incomplete"], [], ["loss"], [], ["incomplete"]]
     assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
     text = collect(folder)
-    assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
-    assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
+    assert "repeat 3 left out: loss: the loss is nan at iteration 57" in text.stdout
+    assert "repeat 1 left out: incomplete: the log ends at iteration 118 of 120" in text.stdout
     assert "3 of 15 repeats are invalid" in text.stderr
     fifth.write_text("n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n")
     (folder / "1n8g/bert_b32_fp32_2.log").unlink()
@@ -84,13 +84,16 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
         write_file(tmp_path, f"as/pytorch/1n1g/{2 - number}/run.log", log)
     (reason,) = first_row(run(tmp_path / "named", *WINDOW))["runs"][0]["reasons"]
     assert reason["detail"] == "the log ends at iteration 7 of 12"
-    assert "✗ bert_b4_fp32_0.log  incomplete: " in collect(tmp_path / "pytorch", *WINDOW).stdout
-    assert "✗ repeat 1  incomplete: " in collect(tmp_path / "named", *WINDOW).stdout
+    assert (
+        "1n1g, bert_b4_fp32_0.log left out: incomplete: "
+        in collect(tmp_path / "pytorch", *WINDOW).stdout
+    )
+    assert "1n1g, repeat 1 left out: incomplete: " in collect(tmp_path / "named", *WINDOW).stdout
     markdown = collect(tmp_path / "pytorch", *WINDOW, "--format", "markdown").stdout
-    assert "_0.log is invalid: incomplete" in markdown.replace("\\", "")
+    assert "_0.log left out: incomplete" in markdown.replace("\\", "")
     words = ("--pattern", "{nodes}n{gpus_per_node}g/*/run.log", "--as-repeats")
     output = collect(tmp_path / "as", *words, *WINDOW).stdout
-    assert re.search(r"✗ \S+/2/run.log  incomplete", output), output
+    assert re.search(r"\S+/2/run.log left out: incomplete", output), output
 
 
 def test_patterns_and_flags_supply_what_paths_lack_or_have_wrong(tmp_path, collect, collect_json):
@@ -294,7 +297,7 @@ def test_a_product_confirms_neither_of_its_factors(tmp_path, run, collect):
         assert row["median"] == pytest.approx(100.0, rel=1e-3)
         labels = row["unchecked"]
         assert {"gpus", "batch", "precision", "model"} <= {*labels}
-        assert f"! unchecked: {', '.join(labels)}" in collect(path, *WINDOW).stdout
+        assert f": unchecked: {', '.join(labels)}" in collect(path, *WINDOW).stdout
         markdown = collect(path, *WINDOW, "--format", "markdown").stdout
         assert f": unchecked: {', '.join(labels)}" in markdown
     path = write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", log)

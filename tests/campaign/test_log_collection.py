@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.results.formats import shorten_command
 from tests.kit import logs
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import codes, first_row, only_run, rows
@@ -120,11 +119,6 @@ def test_each_reason_is_printed_once(tmp_path, collect):
     result = collect(tmp_path / "Org/results")
     assert (result.returncode, result.stderr.count("error:")) == (2, 2)
     assert all(words in result.stderr for words in ("record extract", "no line of a known one"))
-    command = "hpcbert collect " + " ".join(f"/data/logs/slurm-{n}.out" for n in range(40))
-    text = shorten_command(command)
-    assert (len(text) < 400, text[:38]) == (True, "hpcbert collect /data/logs/slurm-0.out")
-    assert len(command.split()) == len(text.split(" … ")[0].split()) + int(text.split()[-6])
-    assert shorten_command("hpcbert collect logs") == "hpcbert collect logs"
 
 
 def test_a_window_may_go_on_to_the_end(tmp_path, collect, collect_json):

@@ -95,7 +95,7 @@ def test_equal_last_error_lines_are_one_line(hpcbert, slurm, watched):
     assert f"5 repeats: {message}" in lines[6:]
     collected = hpcbert("collect", built.campaign.id).stdout
     assert collected.count(f"error: {message}") == 1
-    assert "✗ 5 repeats: state: it is FAILED" in collected
+    assert "1n1g, 5 repeats left out: state: it is FAILED" in collected
 
 
 def test_the_newest_is_shown_where_none_lives_and_without_slurm_none(hpcbert, slurm, watched):

@@ -88,7 +88,7 @@ def test_a_new_scheduler_runs_cancels_and_retries(tmp_path):
     assert len(commands) == 2
     for block in commands:
         output = type_commands(f"export SPOOL=$PWD/queue\n{block}", place, tools=tools)
-        assert re.search(r"^rule .*\n(?:.*\n)*.* 1/1 *", output, re.MULTILINE), output
+        assert re.search(r"^nodes .*\n(?:.*\n)*.* 1/1 *", output, re.MULTILINE), output
     assert sorted(path.name for path in place.glob("queue/*")) == ["0001", "0002", "0003"]
     manifests = [json.loads(path.read_text()) for path in place.glob("runs/2*/manifest.json")]
     assert [manifest["scheduler"] for manifest in manifests] == ["spool", "spool"]

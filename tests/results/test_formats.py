@@ -44,15 +44,15 @@ def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why():
     assert text == read_constant(__file__, "TEXT").rstrip()
     plain = click.unstyle(formats.render_text(tabulate([make_point("1n8g", [None])]), MADE))
     assert "no speedup: there is no valid run of 1n1g" in plain
-    cells = ["1", "8", "-", "-", "-", "-", "-", "0/1", "incomplete,", "no-baseline"]
-    assert plain.splitlines()[4].split() == cells
+    cells = ["1", "8", *"------", "0/1", "incomplete,", "no-baseline"]
+    assert plain.splitlines()[3].split() == cells
 
 
 def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula():
     lines = formats.render_markdown(TABLES, MADE).splitlines()
-    assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
-    assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
-    assert lines[9] == f"* 1n1g, repeat 3 is invalid: {REASON}"
+    assert lines[2].startswith("| node_num | gpu_num | samples/s | speedup |")
+    assert lines[5].startswith("| 4 | 32 | 4322.50 | 30.83 |")
+    assert lines[8] == f"* 1n1g, repeat 3 left out: {REASON}"
     hostile = "a|b*_`<img src=x>`[x](y)\n# h"
     group = Group(hostile, "m", "fp32", 1, "r", hostile)
     rendered = formats.render_markdown(tabulate([make_point("1n1g", [1.0], group=group)]), MADE)
@@ -168,7 +168,7 @@ def test_every_form_says_how_it_was_made_and_markdown_explains_flags(tmp_path, m
     (row,) = (line for line in text.splitlines() if "| 2 |" in line)
     assert [cell.strip() for cell in row.split("|")][6:9] == ["", "", ""]
     (row,) = (line for line in run("collect", logs).stdout.splitlines() if "180.00" in line)
-    assert "180.00 .. 180.00" not in row
+    assert row.count("180.00") == 1
     assert "single-run" in row
     # The form for each run has a line for each, the invalid ones too.
     (logs / "pytorch/1n2g/bert_b4_fp32_1.log").write_text("nothing\n")
