@@ -1,21 +1,19 @@
 """The figures of a report as data, and drawn by matplotlib.
 
 Every figure shows the same in colour and in form: lines differ by colour, marker and dash, so that
-they can be distinguished without colours, and on paper. Each line has its name at its end. The same
-numbers always give the same bytes.
+they can be distinguished without colours, and on paper. The same numbers always give the same
+bytes.
 """
 
 from __future__ import annotations
 
 import io
-import logging
-import math
 import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.model import Group, Row, SpeedupTable
@@ -52,10 +50,10 @@ _INK = "#1b1b1d"
 _GREY = "#767676"
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
-_MAX_LEGEND = 8
-_MAX_TICKS = 7
 _MAX_LABEL = 44
-_ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
+# The most names of places that stand side by side.
+_MAX_LEVEL = 8
+_LATIN = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
 
 class Size(NamedTuple):
@@ -66,14 +64,12 @@ class Size(NamedTuple):
         height: Inches of the figure; of one panel if they are stacked.
         font: Points.
         stacked: Whether panels are below each other.
-        label: The longest name of a line, in characters.
     """
 
     width: float
     height: float
     font: float
     stacked: bool
-    label: int
 
     @property
     def scale(self) -> float:
@@ -83,9 +79,9 @@ class Size(NamedTuple):
 
 # A slide of 16:9; one of two columns of a paper; a page's whole width.
 SIZES = {
-    "slide": Size(12.8, 7.2, 16.0, False, 22),
-    "column": Size(3.4, 2.6, 7.0, True, 20),
-    "page": Size(8.6, 3.9, 8.5, False, 26),
+    "slide": Size(12.8, 7.2, 16.0, False),
+    "column": Size(3.4, 2.6, 7.0, True),
+    "page": Size(8.6, 3.9, 8.5, False),
 }
 DEFAULT_SIZE = "page"
 
@@ -94,31 +90,30 @@ def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int
     """Return the figures of a report, the main one first, and how many more there would be."""
     tables = [table for table in inputs.tables if any(row.median for row in table.rows)]
     parts = _split_tables(tables)
-    scaling_parts = [(name, part) for name, part in parts if len(_device_counts(part)) > 1]
-    bar_parts = [
-        (name, part) for name, part in parts if len({table.group.framework for table in part}) > 1
+    kinds = [
+        [
+            partial(_scaling_picture, name, part, inputs, words)
+            for name, part in parts
+            if len(_device_counts(part)) > 1
+        ],
+        [
+            partial(_bar_picture, name, part, words)
+            for name, part in parts
+            if len({table.group.framework for table in part}) > 1
+        ],
+        [
+            partial(_spread_picture, table, rows, words)
+            for table, rows in ((table, _spread_rows(table)) for table in tables)
+            if rows
+        ],
+        [partial(_step_picture, trace, words) for trace in inputs.step_traces],
     ]
-    spread_rows = [
-        (table, [row for row in table.rows if row.median and len(_valid_speeds(row)) > 1])
-        for table in tables
-    ]
-    spread_parts = [(table, rows) for table, rows in spread_rows if rows]
     pictures = [
-        _scaling_picture(number, name, part, inputs, words)
-        for number, (name, part) in enumerate(scaling_parts[:_MAX_PICTURES], 1)
+        make_picture(number)
+        for kind in kinds
+        for number, make_picture in enumerate(kind[:_MAX_PICTURES], 1)
     ]
-    pictures += [
-        _bar_picture(number, name, part, words)
-        for number, (name, part) in enumerate(bar_parts[:_MAX_PICTURES], 1)
-    ]
-    pictures += [
-        _spread_picture(number, table, rows[:_MAX_PLACES], words)
-        for number, (table, rows) in enumerate(spread_parts[:_MAX_PICTURES], 1)
-    ]
-    counts = len(scaling_parts), len(bar_parts), len(spread_parts)
-    more = sum(max(0, count - _MAX_PICTURES) for count in counts)
-    traces = enumerate(inputs.step_traces, 1)
-    return [*pictures, *(_step_picture(number, trace, words) for number, trace in traces)], more
+    return pictures, sum(map(len, kinds)) - len(pictures)
 
 
 def list_devices(tables: Iterable[SpeedupTable]) -> list[str]:
@@ -189,7 +184,7 @@ def _describe_subject(tables: Sequence[SpeedupTable], words: Words) -> str:
 
 
 def _scaling_picture(
-    number: int, name: str, tables: Sequence[SpeedupTable], inputs: ReportInput, words: Words
+    name: str, tables: Sequence[SpeedupTable], inputs: ReportInput, words: Words, number: int
 ) -> Picture:
     """Return throughput and efficiency against GPUs."""
     device = tables[0].group.device
@@ -198,17 +193,14 @@ def _scaling_picture(
     for table in published:
         names = [row.origin.name for row in table.rows if row.origin]
         labels.append(sanitize(names[0] if names else ""))
-    lines = list(zip(labels, [*tables, *published], strict=True))
     throughput, efficiency, descriptions = [], [], []
     cells: list[tuple[Cell, ...]] = []
-    for place, (label, table) in enumerate(lines):
-        grey = place >= len(tables)
+    for place, (label, table) in enumerate(zip(labels, [*tables, *published], strict=True)):
         rows = [row for row in table.rows if row.median]
         points = tuple((row.shape.gpus, *_row_range(row)) for row in rows)
-        throughput.append(PlotSeries(label, points, published=grey))
-        shares = _efficiency_points(table)
-        if len(shares) > 1:
-            efficiency.append(PlotSeries(label, shares, format(shares[-1][1], ".0%"), grey))
+        is_published = place >= len(tables)
+        throughput.append(PlotSeries(label, points, is_published))
+        efficiency.append(PlotSeries(label, _efficiency_points(table), is_published))
         cells += [
             (label, str(row.shape), row.shape.gpus, *_row_range(row), row.speedup, row.efficiency)
             for row in rows
@@ -219,15 +211,14 @@ def _scaling_picture(
     axis, gpus = words(f"axis.devices.{device}"), _device_counts(tables)
     # Each GPU is as fast as those of the first point.
     device_count, rate, *_ = throughput[0].points[0]
-    legend = words("figure.ideal", name=_shorten(labels)) if labels[1:] else words("figure.linear")
+    legend = words("figure.ideal", name=labels[0])
     line = tuple((count, rate / device_count * count) for count in gpus)
     panels = [
         Panel("scaling", axis, words("axis.throughput"), tuple(throughput), (), line, legend=legend)
     ]
-    if efficiency:
-        title, legend = words("axis.efficiency"), words("figure.linear")
+    if any(series.points for series in efficiency):
         line = tuple((count, 1.0) for count in gpus)
-        series = tuple(efficiency)
+        title, series = words("axis.efficiency"), tuple(efficiency)
         panels.append(Panel("efficiency", axis, title, series, (), line, legend=legend))
     columns = words.columns(
         *("line", "shape", f"devices.{device}:d", "samples:.2f", "min:.2f", "max:.2f"),
@@ -241,23 +232,17 @@ def _scaling_picture(
     return Picture(f"scaling-{number}", title, subject, alt, tuple(panels), grid)
 
 
-def _shorten(labels: Sequence[str]) -> str:
-    """Return the first label without the words that all begin with."""
-    words = [label.split() for label in labels]
-    common = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
-    return " ".join(words[0][len([*common]) :]) or labels[0]
-
-
 def _efficiency_points(table: SpeedupTable) -> tuple[Point, ...]:
+    """Return the efficiencies of a table; none if there is only one."""
     points = []
     for row in table.rows:
         if row.median and row.efficiency:
             _, low, high = (value / row.median * row.efficiency for value in _row_range(row))
             points.append((row.shape.gpus, row.efficiency, low, high))
-    return tuple(points)
+    return tuple(points if points[1:] else ())
 
 
-def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
+def _bar_picture(name: str, tables: Sequence[SpeedupTable], words: Words, number: int) -> Picture:
     """Return frameworks side by side, samples per second per GPU."""
     shapes = sorted(
         {row.shape for table in tables for row in table.rows if row.median},
@@ -295,7 +280,13 @@ def _valid_speeds(row: Row) -> list[tuple[int, float]]:
     return [(run.repeat, run.throughput) for run in row.runs if run.valid and run.throughput]
 
 
-def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -> Picture:
+def _spread_rows(table: SpeedupTable) -> list[Row]:
+    """Return the first rows with several runs."""
+    rows = [row for row in table.rows if row.median and len(_valid_speeds(row)) > 1]
+    return rows[:_MAX_PLACES]
+
+
+def _spread_picture(table: SpeedupTable, rows: Sequence[Row], words: Words, number: int) -> Picture:
     """Return the runs of every point of a table, as distances from their median."""
     points, cells = [], []
     for place, row in enumerate(rows):
@@ -316,7 +307,7 @@ def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words
     return Picture(f"runs-{number}", title, subject, alt, (panel,), grid)
 
 
-def _step_picture(number: int, trace: StepTrace, words: Words) -> Picture:
+def _step_picture(trace: StepTrace, words: Words, number: int) -> Picture:
     name = f"{table_title(trace.group)} {trace.shape}"
     name = words("figure.of-run", name=name, repeat=trace.repeat)
     title = words("figure.steps", name=name)
@@ -349,14 +340,8 @@ def draw(picture: Picture, *, size: str = DEFAULT_SIZE, all_formats: bool = True
     with _style(SIZES[size]):
         figure = _draw_figure(picture, SIZES[size])
         svg = _save_figure(figure, "svg", Date=None, Creator=None).decode()
-        texts = [picture.title, picture.subject]
-        texts += [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
-        texts += [series.label for panel in picture.panels for series in panel.series]
-        has_fonts = bool(_cjk_fonts()) or all(map(_ASCII.fullmatch, texts))
-        if not (all_formats and has_fonts):
+        if not all_formats or not (_cjk_fonts() or _LATIN.fullmatch(svg)):
             return Drawing(svg, None, None)
-        # The figure is laid out already.
-        figure.set_layout_engine("none")
         png = _save_figure(figure, "png", Software=None)
         pdf = _save_figure(figure, "pdf", CreationDate=None, Creator=None, Producer=None)
     return Drawing(svg, png, pdf)
@@ -370,37 +355,35 @@ def make_figure(picture: Picture) -> Figure:
 
 
 def _draw_figure(picture: Picture, size: Size) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(picture.panels)
-    height = size.height * count if size.stacked else size.height
+    rows, places = (count, 1) if size.stacked else (1, count)
     # Letters are a little wider in PNG than in SVG, which the layout is made for.
     layout = ConstrainedLayoutEngine(w_pad=size.font / 72)
-    figure = Figure(figsize=(size.width, height), layout=layout)
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(size.width, size.height * rows), layout=layout)
     # A bold letter of a title is about 0.75 of the font size wide.
     columns = int(size.width * 72 / size.font / 0.75)
     fit = textwrap.fill if size.stacked else _cut_label
     title, subject = fit(picture.title, columns), fit(picture.subject, columns)
     figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
-    rows, places = (count, 1) if size.stacked else (1, count)
     for place, panel in enumerate(picture.panels, 1):
         axes = figure.add_subplot(rows, places, place)
-        _DRAW[panel.kind](axes, panel, size)
+        _DRAW[panel.kind](axes, panel)
         axes.set_xlabel(panel.x)
         axes.set_ylabel(panel.y)
         axes.grid(visible=True, which="major", alpha=0.3, linewidth=0.6)
         if place == 1 and subject:
             # Constrained layout keeps room for titles of axes, not for further texts of a figure.
             axes.set_title(subject, loc="left", fontsize="medium")
-        handles, labels = axes.get_legend_handles_labels()
-        if 1 < len(handles) <= _MAX_LEGEND:
-            figure.legend(
-                handles, labels, loc="outside lower left", ncols=2 if size.stacked else 4,
-                fontsize="small", frameon=False,
-            )  # fmt: skip
+    # Panels have the same lines.
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if len(handles) > 1:
+        figure.legend(
+            handles, labels, loc="outside lower left", ncols=2 if size.stacked else 4,
+            fontsize="small", frameon=False, handlelength=3,
+        )  # fmt: skip
     return figure
 
 
@@ -425,9 +408,6 @@ def _style(size: Size) -> Iterator[None]:
     """Draw in hpcbert's style, without complaints about fonts: a browser has its own."""
     import matplotlib as mpl
 
-    logger = logging.getLogger("matplotlib.font_manager")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     settings: dict[Any, Any] = {
         **mpl.rcParamsDefault,
@@ -437,6 +417,9 @@ def _style(size: Size) -> Iterator[None]:
         "svg.fonttype": "none",
         "font.family": ["DejaVu Sans", *_cjk_fonts()],
         "font.size": size.font,
+        "lines.linewidth": 1.3 * size.scale,
+        "lines.markersize": 4.5 * size.scale,
+        "errorbar.capsize": 3 * size.scale,
         "axes.linewidth": 0.8 * size.scale,
         "figure.facecolor": "white",
         "savefig.facecolor": "white",
@@ -446,12 +429,9 @@ def _style(size: Size) -> Iterator[None]:
         # Names are not mathematics.
         "text.parse_math": False,
     }
-    try:
-        with warnings.catch_warnings(), mpl.rc_context(settings):
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            yield
-    finally:
-        logger.setLevel(level)
+    with warnings.catch_warnings(), mpl.rc_context(settings):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
 
 
 def _cjk_fonts() -> tuple[str, ...]:
@@ -463,75 +443,41 @@ def _cjk_fonts() -> tuple[str, ...]:
 
 
 def _save_figure(figure: Figure, file_format: str, **metadata: None) -> bytes:
-    """Return a figure's file, drawn only once, while `savefig` draws it twice."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    canvases = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf, "png": FigureCanvasAgg}
-    # A point is 1/72 of an inch, the unit of the first two.
-    figure.set_dpi(_DPI if file_format == "png" else 72)
     stream = io.BytesIO()
-    getattr(canvases[file_format](figure), f"print_{file_format}")(stream, metadata=metadata)
+    figure.savefig(stream, format=file_format, dpi=_DPI, metadata=metadata)
     return stream.getvalue()
 
 
-def _draw_lines(axes: Axes, panel: Panel, size: Size) -> None:
+def _draw_lines(axes: Axes, panel: Panel) -> None:
     """Draw lines with ranges over the logarithm of the devices, and the ideal line."""
+    from matplotlib.ticker import LogLocator
+
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: format(value, "g"))
+    dashes, legend = (0, (4, 3)), _cut_label(panel.legend)
     ideal = zip(*panel.ideal, strict=True)
-    axes.plot(*ideal, color=_INK, linewidth=0.8 * size.scale, linestyle=(0, (4, 3)))
+    axes.plot(*ideal, color=_INK, linewidth=0.8, linestyle=dashes, label=legend)
     for number, series in enumerate(panel.series):
         colour, marker, dash = _line_style(number, series)
-        places, middles, ranges = _series_columns(series)
+        places, middles, _ = _split_points(series.points)
         axes.plot(
             places, middles, color=colour, marker=marker, linestyle=dash,
-            linewidth=1.3 * size.scale, markersize=4.5 * size.scale,
-            zorder=2 if series.published else 3,
+            zorder=2 if series.published else 3, label=_cut_label(series.label),
         )  # fmt: skip
         # A range of no height would look like one.
-        spans = [span for span in zip(places, middles, *ranges, strict=True) if any(span[2:])]
-        if spans:
-            places, middles, *ranges = zip(*spans, strict=True)
-            axes.errorbar(
-                places, middles, yerr=ranges, fmt="none", ecolor=colour, elinewidth=size.scale,
-                capsize=3 * size.scale,
-            )  # fmt: skip
-    ticks = sorted({point[0] for series in panel.series for point in series.points})
-    shown = _choose_tick_labels(ticks)
-    axes.set_xticks(ticks, labels=[format(tick, "g") if tick in shown else "" for tick in ticks])
-    points = [point for series in panel.series for point in series.points]
+        wide_points = [point for point in series.points if point[3] > point[2]]
+        if wide_points:
+            places, middles, ranges = _split_points(wide_points)
+            axes.errorbar(places, middles, yerr=ranges, fmt="none", ecolor=colour)
     if panel.kind == "scaling":
-        _scale_rates(axes, [middle for _, middle, *_ in points])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(lambda value, _: format(value, ",g"))
     else:
-        axes.set_ylim(0, max(1.1, 1.05 * max(high for *_, high in points)))
+        highest = max(point[3] for series in panel.series for point in series.points)
+        axes.set_ylim(0, max(1.1, 1.05 * highest))
         axes.yaxis.set_major_formatter(lambda value, _: format(value, ".0%"))
     axes.minorticks_off()
-    _label_ends(axes, panel, size)
-
-
-def _scale_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """Take the logarithm of rates, with more ticks if powers of ten are too far apart."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
-
-    axes.set_yscale("log")
-    span = max(rates) / min(rates)
-    if span < 10:  # noqa: PLR2004 - one decade
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    elif span < 100:  # noqa: PLR2004 - two decades
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(lambda value, _: format(value, ",g"))
-
-
-def _choose_tick_labels(ticks: Sequence[float]) -> set[float]:
-    """Return the numbers of GPUs to write, none over another: the ends, then powers of two."""
-    gap = math.log2(ticks[-1] / ticks[0]) / _MAX_TICKS
-    shown: set[float] = set()
-    powers = [tick for tick in ticks if math.log2(tick).is_integer()]
-    for tick in (ticks[0], ticks[-1], *powers, *ticks):
-        if all(abs(math.log2(tick / label)) >= gap for label in shown):
-            shown.add(tick)
-    return shown
 
 
 def _line_style(number: int, series: PlotSeries) -> tuple[str, str, Any]:
@@ -541,79 +487,33 @@ def _line_style(number: int, series: PlotSeries) -> tuple[str, str, Any]:
     return _COLOURS[number], _MARKERS[number], _DASHES[number]
 
 
-def _label_ends(axes: Axes, panel: Panel, size: Size) -> None:
-    """Write each line's name right of the axes at the height of its end, none over another."""
-    from matplotlib.lines import Line2D
-
-    to_axes = axes.transData + axes.transAxes.inverted()
-    axes.autoscale_view()
-    ends: list[tuple[float, str, tuple[str, str, Any]]] = []
-    for number, series in enumerate(panel.series):
-        text = f"{_cut_label(series.label, size.label)} {series.end}".rstrip()
-        height = to_axes.transform(series.points[-1][:2])[1]
-        ends.append((height, text, _line_style(number, series)))
-    height = to_axes.transform(panel.ideal[-1])[1]
-    ends.append((height, _cut_label(panel.legend, size.label), (_INK, "", (0, (4, 3)))))
-    ends.sort(key=lambda end: end[0])
-    # The axes take about three quarters of a figure's height.
-    gap = 1.35 * size.font / 72 / (0.72 * size.height)
-    heights = _spread_heights([end[0] for end in ends], gap)
-    for (_, text, (colour, marker, dash)), height in zip(ends, heights, strict=True):
-        axes.add_artist(
-            Line2D(
-                (1.02, 1.045, 1.07), (height,) * 3, color=colour, marker=marker, markevery=[1],
-                markersize=4.5 * size.scale, linewidth=size.scale, linestyle=dash,
-                transform=axes.transAxes, clip_on=False,
-            )
-        )  # fmt: skip
-        axes.annotate(
-            text, (1.09, height), xycoords="axes fraction", va="center", fontsize="small",
-            annotation_clip=False,
-        )  # fmt: skip
-
-
-def _spread_heights(heights: Sequence[float], gap: float) -> list[float]:
-    """Return rising heights at least a gap apart, and within the axes as far as they fit."""
-    spread: list[float] = []
-    for height in heights:
-        spread.append(max([height, *(low + gap for low in spread[-1:])]))
-    top = 0.96
-    for place in reversed(range(len(spread))):
-        spread[place] = min(spread[place], top)
-        top = spread[place] - gap
-    return spread
-
-
 def _cut_label(label: str, longest: int = _MAX_LABEL) -> str:
     """Return both ends of a label that is too long for a figure; the table next to it has all."""
     end = longest // 2
     return label if len(label) <= longest else f"{label[: longest - end - 1]}…{label[-end:]}"
 
 
-def _draw_bars(axes: Axes, panel: Panel, size: Size) -> None:
+def _draw_bars(axes: Axes, panel: Panel) -> None:
     """Draw bars side by side, one set per series, with ranges."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
-        places, middles, ranges = _series_columns(series)
+        places, middles, ranges = _split_points(series.points)
         offset = (number - (len(panel.series) - 1) / 2) * width
         axes.bar(
             [place + offset for place in places], middles, width,
-            yerr=ranges if any(map(any, ranges)) else None, capsize=2 * size.scale,
+            yerr=ranges if any(map(any, ranges)) else None,
             color=_COLOURS[number], hatch=_HATCHES[number], edgecolor="white", ecolor=_INK,
             label=_cut_label(series.label),
         )  # fmt: skip
-    _name_places(axes, panel, size)
+    _name_places(axes, panel)
 
 
-def _name_places(axes: Axes, panel: Panel, size: Size) -> None:
-    """Write the names of places; upright if they would run into each other."""
-    longest = max(map(len, panel.names))
-    width = 0.62 * size.font * (longest + 1) * len(panel.names)
-    rotation = 90 if width > 0.8 * 72 * size.width else 0
+def _name_places(axes: Axes, panel: Panel) -> None:
+    rotation = 90 if len(panel.names) > _MAX_LEVEL else 0
     axes.set_xticks(range(len(panel.names)), labels=panel.names, rotation=rotation)
 
 
-def _draw_runs(axes: Axes, panel: Panel, size: Size) -> None:
+def _draw_runs(axes: Axes, panel: Panel) -> None:
     """Draw a mark for each run, those of one point side by side."""
     axes.axhline(0, color=_INK, linewidth=0.8)
     last_numbers: dict[float, int] = {}
@@ -621,24 +521,19 @@ def _draw_runs(axes: Axes, panel: Panel, size: Size) -> None:
         last_numbers[place] = number = last_numbers.get(place, -1) + 1
         # 0, 0.08, -0.08, 0.16 and so on.
         offset = min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
-        axes.plot(
-            place + offset, middle, color=_COLOURS[0], marker="o", markersize=4 * size.scale,
-            linestyle="none", label="_nolegend_",
-        )  # fmt: skip
-    _name_places(axes, panel, size)
+        axes.plot(place + offset, middle, color=_COLOURS[0], marker="o", label="_nolegend_")
+    _name_places(axes, panel)
     axes.set_xlim(-0.5, len(panel.names) - 0.5)
 
 
-def _draw_steps(axes: Axes, panel: Panel, size: Size) -> None:
+def _draw_steps(axes: Axes, panel: Panel) -> None:
     """Draw a line through the iterations of a run, with the measured ones shaded."""
     window: dict[str, Any] = {"color": _COLOURS[5], "alpha": 0.25, "linewidth": 0}
     axes.axvspan(*panel.window, label=_cut_label(panel.legend), **window)
     (series,) = panel.series
-    places, middles, _ = _series_columns(series)
-    axes.plot(
-        places, middles, color=_COLOURS[0], linewidth=0.9 * size.scale, marker=".",
-        markersize=2.5 * size.scale, label=_cut_label(series.label),
-    )  # fmt: skip
+    places, middles, _ = _split_points(series.points)
+    label = _cut_label(series.label)
+    axes.plot(places, middles, color=_COLOURS[0], linewidth=0.9, marker=".", label=label)
     axes.set_ylim(0, 1.1 * max(middles))
 
 
@@ -651,9 +546,8 @@ _DRAW = {
 }
 
 
-def _series_columns(series: PlotSeries) -> tuple[Any, Any, Any]:
+def _split_points(points: Sequence[Point]) -> tuple[Any, Any, Any]:
     """Return places, middles, and the distances of the ranges below and above."""
-    below = [middle - low for _, middle, low, _ in series.points]
-    above = [high - middle for _, middle, _, high in series.points]
-    places = [point[0] for point in series.points]
-    return places, [point[1] for point in series.points], (below, above)
+    below = [middle - low for _, middle, low, _ in points]
+    above = [high - middle for _, middle, _, high in points]
+    return [point[0] for point in points], [point[1] for point in points], (below, above)

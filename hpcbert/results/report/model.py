@@ -79,13 +79,11 @@ class PlotSeries:
     """One line, or one set of bars, of a figure.
 
     Attributes:
-        end: The text at the end of a line, after its label.
         published: Whether others measured it: it is drawn behind the rest, in grey.
     """
 
     label: str
     points: tuple[Point, ...]
-    end: str = ""
     published: bool = False
 
 
