@@ -20,7 +20,7 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -142,19 +142,31 @@ def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: 
     return "\n\n".join([*parts, render_text((), provenance)])
 
 
-def metric_cells(row: Row, names: Iterable[str]) -> tuple[float | None, ...]:
-    """Return metrics of a row in the units of METRIC_COLUMNS."""
-    values = [(getattr(row.metrics, name, None), METRIC_COLUMNS[name][1]) for name in names]
-    return tuple(None if value is None else value / unit for value, unit in values)
+def metrics_grid(table: SpeedupTable, name: str, title: str, titles: Mapping[str, str]) -> Grid:
+    """Return the metrics of the rows that have some, in the units of METRIC_COLUMNS.
+
+    Args:
+        titles: Those of the columns, by metric; of others as in METRIC_COLUMNS.
+    """
+    columns = [Column(titles.get("shape", "shape"), ">")]
+    for key, (column, _) in METRIC_COLUMNS.items():
+        columns.append(replace(column, title=titles.get(key, column.title)))
+    rows = []
+    for row in table.rows:
+        if row.metrics:
+            values = [
+                (getattr(row.metrics, key), unit) for key, (_, unit) in METRIC_COLUMNS.items()
+            ]
+            cells = [None if value is None else value / unit for value, unit in values]
+            rows.append((str(row.shape), *cells))
+    return Grid(name, title, tuple(columns), tuple(rows))
 
 
 def _metrics_text(table: SpeedupTable) -> str:
     """Return a table of metrics and, below it, why some are unknown."""
-    rows = [row for row in table.rows if row.metrics]
-    cells = tuple((str(row.shape), *metric_cells(row, METRIC_COLUMNS)) for row in rows)
-    columns = (Column("shape", ">"), *(column for column, _ in METRIC_COLUMNS.values()))
-    lines = format_lines(Grid("metrics", "metrics", columns, cells))
-    reasons = dict.fromkeys(reason for row in rows if row.metrics for reason in row.metrics.unknown)
+    lines = format_lines(metrics_grid(table, "metrics", "metrics", {}))
+    all_metrics = [row.metrics for row in table.rows if row.metrics]
+    reasons = dict.fromkeys(reason for metrics in all_metrics for reason in metrics.unknown)
     for name, explanation in reasons:
         if name in METRIC_COLUMNS:
             title = METRIC_COLUMNS[name][0].title.partition(",")[0]

@@ -7,13 +7,15 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import click
+
 from hpcbert.config.recipe import Recipe
 from hpcbert.model import UNFINISHED, Group, Row, Run, Shape, SpeedupTable
 from hpcbert.results.document import Source
 from hpcbert.results.formats import (
     METRIC_COLUMNS,
     PUBLISHED_COLUMNS,
-    metric_cells,
+    metrics_grid,
     published_cells,
 )
 from hpcbert.results.grid import Cell, Column, Grid
@@ -25,6 +27,7 @@ from hpcbert.results.wording import (
     describe_reasons,
     describe_repeats,
     describe_stop,
+    describe_window,
     flag_meanings,
     invalid_repeats,
     row_notes,
@@ -34,8 +37,8 @@ from hpcbert.results.wording import (
 from hpcbert.slurm.hostlist import fold
 
 _MAX_NAMES = 6
-# The most columns of shapes that fit on paper, environments and topologies, and scripts.
-_MAX_SHAPES, _MAX_GROUPS, _MAX_SCRIPTS = 10, 8, 8
+# The most environments and topologies, and scripts.
+_MAX_GROUPS, _MAX_SCRIPTS = 8, 8
 _DATE = len("2026-11-23")
 _DIGITS = 12
 # The packages whose versions are a framework's.
@@ -44,8 +47,6 @@ _PACKAGE = re.compile(
     r"tensorflow(_gpu|_cpu)?|torch|transformers)"
 )
 _VERSION = re.compile(r"v?\d+\.\d")
-# As hpcbert.logs.window writes it.
-_SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # These are omitted if nothing ran on GPUs.
 _GPU_METRICS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 # The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
@@ -73,9 +74,6 @@ _MAIN_FACTS = {
 _MAIN_NAMES = {name for names in _MAIN_FACTS.values() for name in names}
 # The kernel's rate of a network card that does not state one, as of a virtual machine.
 _UNKNOWN_RATE = "-1 Mb/s, "
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
-_LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
 
 
@@ -100,32 +98,28 @@ def compose_report(inputs: ReportInput, words: Words) -> Report:
 
 
 def make_title(inputs: ReportInput, words: Words) -> str:
-    """Return what was measured, on which devices, and when."""
+    """Return what was measured, on which devices and shapes, and when."""
     tables = inputs.tables
     if not tables:
         return words("title.none")
     days = {source.created[:_DATE] for source in inputs.results.sources}
-    dates = sorted(day for day in days if len(day) == _DATE)
-    counts = sorted({row.shape.gpus for table in tables for row in table.rows}) or [0]
-    groups = [table.group for table in tables]
-    kinds = {group.device for group in groups}
-    kind = kinds.pop() if len(kinds) == 1 else "mixed"
-    span = str(counts[0])
-    if len(counts) > 1:
-        span = words("span", first=counts[0], last=counts[-1])
-    devices = _count_devices(kind, span, words)
-    names = list_names(list_devices(tables), words) if kind == "gpu" else ""
+    names = [f"{table.group.model} {table.group.precision}" for table in tables]
+    devices = list_devices(tables) or [table.group.device.upper() for table in tables]
     text = words(
         "title",
-        models=list_names(
-            (f"{table.group.model} {table.group.precision}" for table in tables), words
-        ),
+        models=list_names(names, words),
         frameworks=list_names((table.group.framework for table in tables), words),
-        devices=words("devices.named", devices=devices, names=names) if names else devices,
+        devices=list_names(devices, words),
     )
-    if len(dates) > 1:
-        dates = [words("title.measured", first=dates[0], last=dates[-1])]
-    return text + (words("title.date", date=dates[0]) if dates else "")
+    shapes = list(map(str, sort_shapes(tables)))
+    dates = sorted(day for day in days if len(day) == _DATE)
+    spans = [_name_span(values, words) for values in (shapes, dates) if values]
+    return words("comma").join([text, *spans])
+
+
+def _name_span(values: Sequence[str], words: Words) -> str:
+    first, last = values[0], values[-1]
+    return first if first == last else words("span", first=first, last=last)
 
 
 def list_names(names: Iterable[str], words: Words) -> str:
@@ -134,10 +128,6 @@ def list_names(names: Iterable[str], words: Words) -> str:
     text = words("comma").join(unique[:_MAX_NAMES])
     more = len(unique) - _MAX_NAMES
     return words("more", names=text, count=more) if more > 0 else text
-
-
-def _count_devices(kind: str, span: str, words: Words) -> str:
-    return words(f"devices.{kind}-1") if span == "1" else words(f"devices.{kind}", count=span)
 
 
 def summarize(inputs: ReportInput, words: Words) -> str:
@@ -171,13 +161,8 @@ def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
                 best[key] = row.median, table, row
     sentences = []
     for median, table, row in list(best.values())[:_MAX_NAMES]:
-        batch = words("batch-short", size=table.group.batch)
-        name = f"{table_title(table.group)} {batch} {sanitize(table.group.variant)}".rstrip()
-        devices = _count_devices(table.group.device, str(row.shape.gpus), words)
-        rate, unit = format(median, ",.2f"), words("axis.throughput")
-        sentences.append(
-            words("lead.best", name=name, rate=rate, unit=unit, devices=devices, shape=row.shape)
-        )
+        name, rate = table_name(table.group, words), format(median, ",.2f")
+        sentences.append(words("lead.best", name=name, rate=rate, shape=row.shape))
     return sentences or [words("lead.none")]
 
 
@@ -219,13 +204,9 @@ def _published_blocks(number: int, table: SpeedupTable, words: Words) -> Iterato
     columns = words.columns(*(key.replace("devices", f"devices.{group.device}") for key in keys))
     title = words("results.table", name=table_name(group, words))
     yield Grid(f"results-{number}", title, columns, tuple(map(published_cells, table.rows)))
-    clauses = dict.fromkeys(row.window.counted for row in table.rows if row.window)
-    counted = "".join(
-        words("results.counted", what=_translate_window(sanitize(clause), words))
-        for clause in clauses
-    )
     base = words("results.base" if table.baseline else "results.no-base")
-    yield words("results.rule", rule=sanitize(group.rule), basis=counted, base=base)
+    rule, window = sanitize(group.rule), describe_window(table)
+    yield words("results.rule", rule=rule, window=window, base=base)
     notes = []
     for row in table.rows:
         reasons = invalid_repeats(row) if row.median is None else ()
@@ -240,59 +221,41 @@ def table_name(group: Group, words: Words) -> str:
     return words("comma").join(filter(None, parts))
 
 
-def _translate_window(span: str, words: Words) -> str:
-    """Return `iterations 21 to 120` in the report's language; other texts stay as they are."""
-    match = _SPAN.fullmatch(span)
-    if match is None:
-        return span
-    last = match["last"] if match["last"].isdigit() else words("window.end")
-    return words(f"window.{match['unit']}", first=match["first"], last=last)
-
-
 def _make_pivots(tables: Sequence[SpeedupTable], words: Words) -> list[Grid]:
     """Return all medians, a row for each table and a column for each shape, by model and device."""
     tables_by_key: dict[tuple[str, str], list[SpeedupTable]] = {}
     for table in tables:
         tables_by_key.setdefault((table.group.model, table.group.device), []).append(table)
-    grids: list[Grid] = []
-    for pivot_tables in tables_by_key.values():
-        all_shapes = {row.shape for table in pivot_tables for row in table.rows}
-        shapes = sorted(all_shapes, key=lambda shape: (shape.gpus, shape.nodes))
-        for start in range(0, len(shapes), _MAX_SHAPES):
-            part = shapes[start : start + _MAX_SHAPES]
-            grids.append(_make_pivot(len(grids) + 1, pivot_tables, part, words))
-    return grids
+    numbered_tables = enumerate(tables_by_key.values(), 1)
+    return [_make_pivot(number, pivot_tables, words) for number, pivot_tables in numbered_tables]
 
 
-def _make_pivot(
-    number: int, tables: Sequence[SpeedupTable], shapes: Sequence[Shape], words: Words
-) -> Grid:
-    group = tables[0].group
-    variants = {table.group.variant for table in tables}
+def _make_pivot(number: int, tables: Sequence[SpeedupTable], words: Words) -> Grid:
+    group, shapes = tables[0].group, sort_shapes(tables)
     # These are columns only where they differ.
-    extra = ["variant"] if len(variants) > 1 else []
-    extra += ["rule"] if len({table.group.rule for table in tables}) > 1 else []
+    names = ("variant", "rule")
+    extra = [name for name in names if len({getattr(table.group, name) for table in tables}) > 1]
     columns = words.columns("framework", "version", "precision", "batch:>", *extra)
-    counts = [shape.gpus for shape in shapes]
-    for shape in shapes:
-        end = "-1" if shape.gpus == 1 else ""
-        title = words(f"pivot.devices.{group.device}{end}", count=shape.gpus)
-        single = counts.count(shape.gpus) == 1
-        columns += (Column(title if single else f"{title} ({shape})", ".2f"),)
+    columns += tuple(Column(str(shape), ".2f") for shape in shapes)
     columns += words.columns("efficiency-largest:.1%")
     rows: list[tuple[Cell, ...]] = []
     for table in tables:
-        names = [sanitize(table.group.framework), describe_version(table)]
-        names += [sanitize(table.group.precision), table.group.batch]
-        names += [sanitize(getattr(table.group, name)) for name in extra]
+        cells = [sanitize(table.group.framework), describe_version(table)]
+        cells += [sanitize(table.group.precision), table.group.batch]
+        cells += [sanitize(getattr(table.group, name)) for name in extra]
         medians = {row.shape: row.median for row in table.rows}
         shares = [row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1]
         numbers = (*(medians.get(shape) for shape in shapes), shares[-1] if shares else None)
-        rows.append((*names, *numbers))
-    name = f"{group.model}{cpu_suffix(group, ' ')}"
-    name += f" {group.variant}" if group.variant and len(variants) == 1 else ""
-    title = words("pivot.table", name=sanitize(name))
-    return Grid(f"pivot-{number}", title, columns, tuple(rows))
+        rows.append((*cells, *numbers))
+    variant = "" if "variant" in extra else group.variant
+    name = sanitize(f"{group.model}{cpu_suffix(group, ' ')} {variant}")
+    return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
+
+
+def sort_shapes(tables: Iterable[SpeedupTable]) -> list[Shape]:
+    """Return the shapes of some tables, by devices and nodes."""
+    shapes = {row.shape for table in tables for row in table.rows}
+    return sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
 
 
 def describe_version(table: SpeedupTable) -> str:
@@ -333,29 +296,20 @@ def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
         else words("flags.none")
     )
     unknown: dict[tuple[str, str], None] = {}
+    titles = {name: words(f"metric.{name}") for name in METRIC_COLUMNS}
+    titles["shape"] = words("column.shape")
     for number, table in enumerate(tables, 1):
-        names = [
-            name
-            for name in METRIC_COLUMNS
-            if any(getattr(row.metrics, name, None) is not None for row in table.rows)
-        ]
-        if names:
-            columns = words.columns("shape")
-            columns += tuple(
-                Column(words(f"metric.{name}"), METRIC_COLUMNS[name][0].form) for name in names
-            )
-            cells = tuple(
-                (str(row.shape), *metric_cells(row, names)) for row in table.rows if row.metrics
-            )
-            title = words("metrics.table", name=table_name(table.group, words))
-            yield Grid(f"metrics-{number}", title, columns, cells)
+        title = words("metrics.table", name=table_name(table.group, words))
+        grid = metrics_grid(table, f"metrics-{number}", title, titles).without_empty()
+        if grid.rows:
+            yield grid
         omitted = _GPU_METRICS if table.group.device == "cpu" else ()
         for row in table.rows:
             if row.metrics:
                 reasons = (reason for reason in row.metrics.unknown if reason[0] not in omitted)
                 unknown |= dict.fromkeys(reasons)
     yield tuple(
-        words("metrics.unknown", metric=words(f"metric.{name}"), why=sanitize(reason))
+        words("metrics.unknown", metric=titles[name], why=sanitize(reason))
         for name, reason in unknown
         if name in METRIC_COLUMNS
     )
@@ -478,43 +432,16 @@ def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
 
 
 def describe_topology(inputs: ReportInput, words: Words) -> Iterator[Block]:
-    """Yield the links between a node's GPUs, network cards and processors, with a legend."""
-    nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
+    """Yield what `nvidia-smi topo -m` printed, once for nodes of the same topology."""
+    nodes_by_text: dict[str, list[str]] = {}
     for _, source_files in inputs.sources:
         for node, lines in source_files.topologies.items():
-            nodes_by_matrix.setdefault(_matrix_lines(lines), []).append(node)
-    if not nodes_by_matrix:
+            text = click.unstyle("\n".join(lines)).expandtabs()
+            nodes_by_text.setdefault(text, []).append(node)
+    if not nodes_by_text:
         yield words("topology.none")
-    for number, (lines, nodes) in enumerate(list(nodes_by_matrix.items())[:_MAX_GROUPS], 1):
-        cells = [[sanitize(cell) for cell in line.split("\t")] for line in lines]
-        title = words("topology.title", nodes=list_names(nodes, words))
-        yield _matrix_block(cells, f"topology-{number}", title)
-        matches = [_LINK.fullmatch(cell) for row in cells for cell in row]
-        links = {match[1] for match in matches if match}
-        yield tuple(words(f"topology.{link}") for link in _LINKS if link in links)
-
-
-def _matrix_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines of the matrix, without nvidia-smi's own legend."""
-    matrix_lines = []
-    for line in (_ANSI.sub("", raw_line).rstrip() for raw_line in lines):
-        if line.strip().lower().startswith(("legend", "nic legend")):
-            break
-        if line.strip():
-            matrix_lines.append(line)
-    return tuple(matrix_lines)
-
-
-def _matrix_block(cells: Sequence[list[str]], name: str, title: str) -> Block:
-    """Return the matrix as a table if possible, else as it was printed."""
-    header = [cell for cell in cells[0] if cell] if cells else []
-    # nvidia-smi puts two tabs between some columns of the rows, and one between their headings.
-    rows = [[cell for cell in row if cell][: len(header) + 1] for row in cells[1:]]
-    if not rows or any(len(row) <= 1 for row in rows):
-        return Code(title, "\n".join("  ".join(line) for line in cells))
-    columns = (Column(""), *map(Column, header))
-    padded_rows = (tuple(row + [""] * (len(columns) - len(row))) for row in rows)
-    return Grid(name, title, columns, tuple(padded_rows))
+    for text, nodes in list(nodes_by_text.items())[:_MAX_GROUPS]:
+        yield Code(words("topology.title", nodes=list_names(nodes, words)), text)
 
 
 def _describe_nodes(recipe: Recipe, words: Words) -> str:

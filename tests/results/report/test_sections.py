@@ -72,10 +72,10 @@ def test_a_report_says_what_where_and_when_which_point_is_best_and_what_is_wrong
     dates = {(): "", (early,): ", 2026-11-20", (late, early): ", 2026-11-20 to 2026-11-21"}
     for created, date in dates.items():
         title, _ = summarize(measure("a", 1), measure("b", 8), created=created)
-        assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
+        assert title == f"bert-base bf16 with a, b on NVIDIA H100 80GB HBM3, 1n1g to 1n8g{date}"
     ring = measure("a", 8, variant="NCCL_ALGO=Ring")
     _, text = summarize(ring, measure("a", 4, variant="NCCL_ALGO=Tree"))
-    assert "by a bert-base bf16 bs32 NCCL_ALGO=Ring on 8" in text
+    assert "by a bert-base bf16, batch size 32 per device, NCCL_ALGO=Ring (1n8g)" in text
     # Models are not compared.
     _, text = summarize(measure("a", 8), measure("b", 4, model="bert-large"))
     assert "80.00 samples/s, by a bert-base" in text
