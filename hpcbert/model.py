@@ -14,7 +14,16 @@ from functools import cached_property
 from typing import Annotated, Literal, get_args
 
 from hpcbert.errors import UsageError, join_names
-from hpcbert.system.decode import GIVEN, Count, EncodedAs, IgnoreUnknown, Invalid, Range, TableKeys
+from hpcbert.system.decode import (
+    GIVEN,
+    Count,
+    EncodedAs,
+    Filled,
+    IgnoreUnknown,
+    Invalid,
+    Range,
+    TableKeys,
+)
 
 # fp8: matrix products with a scale per tensor; mxfp8, nvfp4: with one per block of 32 or 16 values
 # (OCP Microscaling Formats 1.0; NVIDIA/TransformerEngine, docs/examples/fp8_primer.ipynb).
@@ -778,10 +787,10 @@ class Group:
             found it; the size is 0 if they found none.
     """
 
-    framework: str
-    model: str
-    precision: str
-    batch_size_per_device: int
+    framework: Filled
+    model: Filled
+    precision: Filled
+    batch_size_per_device: Whole
     rule: str
     variant: str = ""
     device: Literal["gpu", "cpu"] = "gpu"

@@ -7,13 +7,14 @@ runs: a changed table is refused.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import isclose
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import ConfigError, UsageError, describe_error
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import (
     Adaptive,
@@ -23,11 +24,9 @@ from hpcbert.model import (
     Provenance,
     Row,
     Run,
-    Shape,
     ShapeText,
     SpeedupTable,
     Unit,
-    Whole,
     valid_throughputs,
 )
 from hpcbert.results.interval import is_precise, median_limits
@@ -88,33 +87,17 @@ class Source(IgnoreUnknown):
     environments: tuple[NodeFacts, ...] = ()
 
 
-def _not_empty(text: str) -> str:
-    if not text:
-        raise Invalid("is empty")
-    return text
-
-
-_NonEmpty = Annotated[str, _not_empty]
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Table(Group, IgnoreUnknown):
     """A speedup table in a document: the keys of its group lie next to `rows`."""
 
-    framework: _NonEmpty
-    model: _NonEmpty
-    precision: _NonEmpty
-    batch_size_per_device: Whole
     baseline: ShapeText | None
     rows: tuple[Row, ...]
 
     def __post_init__(self) -> None:
-        shapes = [row.shape for row in self.rows]
         base = next((row.median for row in self.rows if row.shape == self.baseline), None)
         for number, row in enumerate(self.rows, 1):
             place = f"rows[{number}]"
-            if row.shape in shapes[: number - 1]:
-                raise Invalid(f"is {row.shape}, which is there already", key=place)
             if not row.published:
                 _check_runs(row, place)
             if row.speedup is not None and base and row.median:
@@ -330,10 +313,9 @@ def read_results(path: Path) -> ResultSet:
     """
     try:
         text = files.read(path).decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise _no_results("the file is not UTF-8", str(path)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"The file can't be read: {describe_error(error)}."
+        raise UsageError(message, where=str(path), hint=_HINT) from error
     return parse_results(text, file=str(path))
 
 
@@ -349,15 +331,16 @@ def parse_results(text: str, *, file: str) -> ResultSet:
     if count > MAX_TABLES:
         message = f"The file has {count:,} tables; hpcbert reads at most {MAX_TABLES:,}."
         raise UsageError(message, where=file)
-    places: dict[tuple[Group, Shape], str] = {}
-    for number, table in enumerate(results.tables, 1):
-        place = f"tables[{number}]"
-        for row in table.rows:
-            point = table.group, row.shape
-            if point in places and not row.published:
-                text = f"The results are damaged: {row.shape} is in {places[point]} and in {place}."
-                raise UsageError(text, where=file)
-            places[point] = place
+    points = Counter(
+        (table.group, row.shape)
+        for table in results.tables
+        for row in table.rows
+        if not row.published
+    )
+    for (group, shape), number in points.items():
+        if number > 1:
+            message = f"The results are damaged: {group.framework} {shape} is there {number} times."
+            raise UsageError(message, where=file)
     return results
 
 
@@ -367,27 +350,19 @@ def _load_document(text: str, file: str) -> dict[str, Any]:
         data = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The file is not valid JSON: {error}.", where=file, hint=_HINT) from error
-    if not isinstance(data, dict):
-        raise _no_results("the file has no table", file)
-    payload = data.get("data") if "data" in data and "command" in data else data
+    # What `--json` prints has the document in `data`.
+    payload = data.get("data", data) if isinstance(data, dict) else None
     if not isinstance(payload, dict) or "tables" not in payload:
-        command = data.get("command")
-        description = f"what hpcbert {command} printed" if isinstance(command, str) else "JSON"
-        raise _no_results(f"it is {description}, without tables", file)
-    if data.get("format", FORMAT) != FORMAT:
-        raise _no_results(f"the format is {data['format']!r}", file)
-    for key, supported in (("schema", SCHEMA), ("version", _ENVELOPE_VERSION)):
-        if data.get(key, supported) != supported or isinstance(data.get(key), bool):
+        raise UsageError("These are not results: there are no tables.", where=file, hint=_HINT)
+    versions = (("format", FORMAT), ("schema", SCHEMA), ("version", _ENVELOPE_VERSION))
+    for key, supported in versions:
+        if data.get(key, supported) != supported:
             raise UsageError(
-                f"The results have {key} {data[key]!r}; this hpcbert reads {supported}.",
+                f"The results have {key} {data[key]!r}; this hpcbert reads {supported!r}.",
                 where=file,
                 hint="Use the version of hpcbert that wrote them, or a newer one.",
             )
     return payload
-
-
-def _no_results(reason: str, file: str) -> UsageError:
-    return UsageError(f"These are not results: {reason}.", where=file, hint=_HINT)
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
