@@ -58,7 +58,9 @@ def record() -> None:
 @text_option("--model", "List numbers of this model: bert-large.")
 @count_option("--gpus", "List numbers of this many accelerators.")
 @text_option("--accelerator", "List numbers of these: h100.", "NAME")
-@flag_option("--all", "List all numbers, not what fits a screen.", "show_all")
+@flag_option(
+    "--all", "List all numbers, not the best of each program on each accelerator.", "show_all"
+)
 @returns_result
 def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: bool) -> Result:
     """List the sources, or numbers of all of them, the highest first.

@@ -41,7 +41,6 @@ from hpcbert.model import PRECISIONS, Provenance, SpeedupTable, Unit, format_utc
 from hpcbert.results import record
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS, list_cases, render_cases
-from hpcbert.results.grid import escape_markdown
 from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
 
@@ -217,9 +216,9 @@ def _compare_published(
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return published numbers next to those of tables, as text and as data."""
     points = record.find_neighbours(tables, name)
-    text = record.describe_absence(name)
-    text = escape_markdown(text) if form == "markdown" else text
-    text = record.neighbour_view(points, name).render(form, width) if points else text
+    text = record.neighbour_view(points, name).render(form, width)
+    if not points:
+        text = "The record has no number for these devices, models, precisions, sizes and shapes."
     return text, record.neighbour_data(points)
 
 

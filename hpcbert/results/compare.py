@@ -179,10 +179,10 @@ def compare(
     partners |= _match_variants(base_sides.keys() - partners, new_sides.keys() - partners)
     if not partners:
         raise _no_common_point([*base_sides], [*new_sides], names)
-    pairs, without_number, missing, unfinished = [], [], [], []
+    pairs, lacking, unfinished = [], [], []
     for key, side in base_sides.items():
         if key not in partners:
-            missing.append((side.name, "it is missing"))
+            lacking.append((side.name, "it is missing"))
             continue
         new_side = new_sides[partners[key]]
         rows = {"NEW": new_side.row, "BASE": side.row}
@@ -194,14 +194,13 @@ def compare(
         reason = f"it has no number in {name}: {row.ok} of {row.asked} repeats are valid"
         if row.ok == row.asked:
             reason = f"it has no rate in this unit in {name}"
-        without_number.append((new_side.name, reason))
+        lacking.append((new_side.name, reason))
         if side.row.median is not None and 0 < row.unfinished == row.asked - row.ok:
             unfinished.append(new_side.name)
     matched = set(partners.values())
     added = tuple(side.name for key, side in new_sides.items() if key not in matched)
     unit = base[0].unit
-    lacking = tuple(without_number + missing)
-    return Comparison(*names, tuple(pairs), lacking, added, unit, tuple(unfinished))
+    return Comparison(*names, tuple(pairs), tuple(lacking), added, unit, tuple(unfinished))
 
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
@@ -336,17 +335,13 @@ def _no_common_point(
     message = f"{names[1]} has no point of {names[0]}."
     if not base_keys or not new_keys:
         return UsageError(message, hint="Name results with points in common.")
-    # By the words of --by, in the order of a point's identity.
     words = {name: word for word, name in DIMENSIONS.items()}
     differing = []
-    texts = []
     for name, _ in base_keys[0]:
-        base = {str(dict(key)[name]) or "none" for key in base_keys}
-        new = {str(dict(key)[name]) or "none" for key in new_keys}
+        base, new = ({dict(key)[name] for key in keys} for keys in (base_keys, new_keys))
         if not base & new:
             differing.append(words[name])
-            texts.append(f"{words[name]} ({', '.join(sorted(base))}; {', '.join(sorted(new))})")
-    hint = f"They differ in {' and in '.join(texts)}." if texts else ""
+    hint = f"They differ in {join_names(differing)}." if differing else ""
     if len(differing) == 1:
         hint += f" To compare by it: --by {differing[0]}."
     return UsageError(message, hint=hint)

@@ -142,11 +142,8 @@ def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
     rate = speed / (gpus * peak_flops) if peak_flops else None
     mfu = _compute_mfu("mfu", real_flops, rate, unknown)
     mfu_padded = _compute_mfu("mfu_padded", flops, rate, unknown)
-    if unknown.get("mfu_padded", "").startswith(_ABOVE_PEAK):
-        if mfu:
-            reason = "the program leaves padding out: with it, it is above the GPUs' peak"
-        else:
-            reason = f"{unknown['mfu_padded']}, or the program leaves padding out"
+    if mfu and unknown.get("mfu_padded", "").startswith(_ABOVE_PEAK):
+        reason = "the program leaves padding out: with it, it is above the GPUs' peak"
         unknown["mfu_padded"] = reason
     watts, memory = _sampled_gpus(point, unknown)
     steps = _measured_steps(point, unknown)
@@ -289,24 +286,17 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> tuple[float | None
 
 def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:
     group, facts = point.group, point.facts
-    names = _first_known(facts, "GPU", "device")
+    names = ("a CPU",) if group.device == "cpu" else _first_known(facts, "GPU", "device")
     modes = [mode for mode in _first_known(facts, "GPU MIG mode") if mode.lower() not in _NO_MIG]
     parts = [f"MIG {mode}" for mode in modes]
     parts += [name for name in _first_known(facts, "GPU partition") if not name.startswith(_WHOLE)]
+    # Peaks are of whole GPUs, all of one kind.
     gpu_peak = None
-    if group.device == "cpu":
-        reason = "it ran on the CPU, which has no known peak"
-    elif not names:
-        reason = "nothing says what the GPUs are"
-    elif len(names) > 1:
-        reason = f"the GPUs differ: {', '.join(names)}"
-    elif parts:
-        partition = ", ".join(parts)
-        reason = f"the GPUs are partitioned ({partition}), and peaks are of whole ones"
-    else:
+    if len(names) == 1 and not parts:
         gpu_peak = find_peak(names[0], group.precision)
-        reason = f"no known data sheet states the peak of {names[0]} at {group.precision}"
     if gpu_peak is None:
+        devices = ", ".join((*names, *parts)) or "unknown GPUs"
+        reason = f"no known data sheet states the peak of {devices} at {group.precision}"
         unknown |= dict.fromkeys(("peak_flops_per_second", "mfu", "mfu_padded"), reason)
     return gpu_peak
 
@@ -318,11 +308,7 @@ def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | Non
     if complete:
         memory = max(sample.memory_mib for sample in complete)
         return median([sample.watts for sample in complete]), memory
-    reason = "nothing sampled the GPUs long enough inside the window"
-    if point.group.device == "cpu":
-        reason = "it ran on the CPU, which is not sampled"
-    elif samples:
-        reason = f"{samples[0].gpus} of {point.shape.gpus} GPUs were sampled"
+    reason = "nothing sampled all GPUs long enough inside the window"
     unknown |= dict.fromkeys(("watts", "samples_per_joule", "gpu_memory_mib"), reason)
     return None, None
 
@@ -361,9 +347,7 @@ def convert_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupT
     reasons = explain_missing(tables, unit)
     if reasons and not any(row.median for table in converted for row in table.rows):
         reason = reasons[0].partition(": ")[2]
-        hint = "--unit samples needs nothing."
-        if "padding" not in reason:
-            hint = f"--set sequence_length=N says it for logs; {hint}"
+        hint = "--set sequence_length=N says it for logs; --unit samples needs nothing."
         raise UsageError(f"No point has a rate in {unit}/s: {reason}.", hint=hint)
     return converted
 

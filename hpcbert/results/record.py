@@ -57,26 +57,20 @@ _COLUMNS = (
 )
 # The text names only differences between machines; --json has all.
 _HARDWARE = ("GPU", "CPU", "InfiniBand", "network")
-_ROW_COLUMNS = (
-    Column("year"),
-    Column("program"),
-    Column("accelerator"),
-    Column("shape", ">"),
-    Column("precision"),
-    Column("tokens", "d"),
-    Column("samples/s", ".1f"),
-    Column("tokens/s", ".0f"),
-    Column("per device", ".1f"),
-    Column("min to train", "g"),
-    Column("published in"),
-)
-# What makes names of one accelerator differ: makers, makers' words for a GPU, form and power.
-_MAKERS = re.compile(
-    r"\b(?:NVIDIA|AMD|Intel|Habana|Graphcore|Tesla|GPU|Blackwell|Instinct)\b", re.IGNORECASE
-)
-_NO_BRACKETS = str.maketrans("()", "  ")
-# Rows that fit a screen.
-_SCREEN = 30
+# By the keys of `row_data`, and by units for its value.
+_ROW_COLUMNS = {
+    "year": Column("year", "d"),
+    "program": Column("program"),
+    "accelerator": Column("accelerator"),
+    "shape": Column("shape", ">"),
+    "precision": Column("precision"),
+    "sequence_length": Column("tokens", "d"),
+    "samples": Column("samples/s", ".1f"),
+    "tokens": Column("tokens/s", ".0f"),
+    "per_device": Column("per device", ".1f"),
+    "minutes": Column("min to train", "g"),
+    "name": Column("published in"),
+}
 
 
 @dataclass(frozen=True)
@@ -446,14 +440,12 @@ def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
     of the same framework goes before others, then one with more shapes.
     """
     own_tables = [table for table in tables if not any(row.published for row in table.rows)]
-    published: dict[tuple[object, ...], list[SpeedupTable]] = {}
-    for table in published_results(source_names()).tables if own_tables else ():
-        published.setdefault(_table_key(table), []).append(table)
+    published = published_results(source_names()).tables if own_tables else ()
     twins = {}
     for table in own_tables:
-        candidates = published.get(_table_key(table), [])
+        work, framework = _describe_work(table), table.group.framework
+        candidates = [twin for twin in published if _describe_work(twin) == work]
         if candidates and "sequence_length" in _stated_facts(table):
-            framework = table.group.framework
             twin = max(
                 candidates, key=lambda twin: (twin.group.framework == framework, len(twin.rows))
             )
@@ -461,9 +453,8 @@ def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
     return tuple(twins.values())
 
 
-def _table_key(table: SpeedupTable) -> tuple[object, ...]:
-    group = table.group
-    accumulation = tuple(word for word in group.variant.split(",") if word.startswith("acc"))
+def _describe_work(table: SpeedupTable) -> tuple[object, ...]:
+    accumulation = tuple(word for word in table.group.variant.split(",") if word.startswith("acc"))
     length = _stated_facts(table).get("sequence_length")
     return (*_point_key(table, table.rows[0])[:-1], accumulation, length)
 
@@ -506,11 +497,6 @@ def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
     return TableView((click.style(title, bold=True),), grid, tuple(notes))
 
 
-def describe_absence(word: str) -> str:
-    """Return the sentence for tables without neighbours in the record."""
-    return f"{word} has no number for these devices, models, precisions, batch sizes and shapes."
-
-
 def _side_cells(side: Side, name: str, ratio: Cell, origin: str) -> tuple[Cell, ...]:
     variant = f" {side.group.variant}" if side.group.variant else ""
     framework = sanitize(f"{side.group.framework}{variant}")
@@ -523,21 +509,6 @@ class PublishedRow(NamedTuple):
     source: Publication
     table: PublishedTable
     point: PublishedPoint
-
-    @property
-    def accelerator(self) -> str:
-        """The name of the accelerator without its maker's."""
-        name = self.source.accelerator_of(self.table)
-        return _MAKERS.sub(" ", name).translate(_NO_BRACKETS).strip()
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What rows that show the same have in common."""
-        table = self.table
-        family = re.split(r"[ -]", self.accelerator)[0]
-        variant = re.sub(r",?acc\d+", "", table.variant)
-        options = table.precision, table.sequence_length, table.unit, table.task, variant
-        return table.framework, family, *options
 
 
 def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[PublishedRow, ...]:
@@ -587,50 +558,33 @@ def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[Publish
     )
 
 
-def choose_best(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
-    """Return as many of the first rows of each kind as fit a screen, at least one, in order.
-
-    A kind is a program on a family of accelerators, at a precision and a sequence length.
-    """
-    most = max(1, _SCREEN // len({row.kind for row in rows}))
-    counts: dict[tuple[object, ...], int] = {}
-    chosen = []
-    for row in rows:
-        counts[row.kind] = counts.get(row.kind, 0) + 1
-        if counts[row.kind] <= most:
-            chosen.append(row)
-    return chosen
-
-
 def make_row_view(rows: Sequence[PublishedRow], *, show_all: bool) -> TableView:
-    """Return rows as a table, with a note for each that is another task."""
-    chosen = rows if show_all else choose_best(rows)
+    """Return rows as a table, with a note for each that is another task.
+
+    Args:
+        show_all: Whether to show all, or the first of each program on each accelerator.
+    """
+    best: dict[tuple[str, str], PublishedRow] = {}
+    for row in rows:
+        best.setdefault((row.table.framework, row.source.accelerator_of(row.table)), row)
+    chosen = rows if show_all else [*best.values()]
     cells: list[tuple[Cell, ...]] = []
     for row in chosen:
-        source, table, point = row
-        task, variant = " *" if table.task else "", f" {table.variant}" if table.variant else ""
-        rates = {table.unit: point.value}
-        cells.append(
-            (
-                str(source.year_of(table) or ""),
-                f"{table.framework}{variant}{task}",
-                row.accelerator,
-                str(point.shape),
-                table.precision or "?",
-                table.sequence_length,
-                rates.get("samples"),
-                rates.get("tokens"),
-                point.per_device,
-                point.minutes,
-                source.full_name(table),
-            )
-        )
+        table = row.table
+        variant, task = f" {table.variant}" if table.variant else "", " *" if table.task else ""
+        values = row_data(row) | {
+            "program": f"{table.framework}{variant}{task}",
+            table.unit: row.point.value,
+        }
+        cells.append(tuple(values.get(key) for key in _ROW_COLUMNS))
     tasks = {row.table.task: row.table.model for row in chosen if row.table.task}
     notes = tuple(f"* another task: {model}: {task}" for task, model in tasks.items())
     if len(chosen) < len(rows):
-        notes += (f"{len(rows) - len(chosen)} more rows of the same kinds: --all",)
+        notes += (
+            f"{len(rows) - len(chosen)} lower rows of these programs and accelerators: --all",
+        )
     title = f"{len(rows)} published rows"
-    grid = Grid("rows", title, _ROW_COLUMNS, tuple(cells)).without_empty()
+    grid = Grid("rows", title, tuple(_ROW_COLUMNS.values()), tuple(cells)).without_empty()
     return TableView((click.style(title, bold=True),), grid, notes)
 
 

@@ -316,7 +316,7 @@ def test_collect_shows_what_the_sampler_printed(build, tmp_path, empty_directory
     assert [bool(part.sampled) for part in table.rows[0].runs] == [True, True, False]
     wide = run("collect", built.directory, "--format", "wide").stdout
     assert "samples/J" in wide
-    assert "no MFU: nothing says what the GPUs are" in wide
+    assert "no MFU: no known data sheet states the peak of unknown GPUs" in wide
     metrics = first_row(run("collect", built.directory, "--json").document)["metrics"]
     assert metrics["watts"] == pytest.approx(250.0)
     assert metrics["tokens_per_second"] == pytest.approx(11.0 * 128, rel=1e-3)

@@ -150,18 +150,14 @@ def _device_counts(tables: Iterable[SpeedupTable]) -> list[int]:
 
 
 def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
-    """Return each table's framework, and of its batch size, variant and rule what differs."""
+    """Return each table's framework, and of its batch size and variant what differs."""
     common = _common_options(tables)
     parts = []
     for table in tables:
         group = table.group
         options = ",".join(word for word in group.variant.split(",") if word not in common)
-        batch, rule = words("batch-short", size=group.batch), words("rule", name=group.rule)
-        parts.append((group.framework, batch, options, rule))
-    differing = [0, *(place for place in (1, 2, 3) if len({part[place] for part in parts}) > 1)]
-    # Two of the same label can differ in their rule alone.
-    if len({part[:3] for part in parts}) == len(parts):
-        differing = [place for place in differing if place != 3]  # noqa: PLR2004 - the rule's
+        parts.append((group.framework, words("batch-short", size=group.batch), options))
+    differing = [0, *(place for place in (1, 2) if len({part[place] for part in parts}) > 1)]
     return [
         sanitize(" ".join(filter(None, (part[place] for place in differing)))) for part in parts
     ]
