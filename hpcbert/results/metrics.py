@@ -53,7 +53,7 @@ _OF_SAMPLES = (
     *("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample"),
     *("mfu", "mfu_padded"),
 )
-_CAUSES = "GPU, precision, sizes or throughput are wrong"
+_CAUSES = "padding is left out, or GPU, precision, sizes or throughput are wrong"
 _PEAKS = Path(__file__).with_name("peaks.toml")
 
 
@@ -308,7 +308,7 @@ def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | Non
     if complete:
         memory = max(sample.memory_mib for sample in complete)
         return median([sample.watts for sample in complete]), memory
-    reason = "nothing sampled all GPUs long enough inside the window"
+    reason = "nothing sampled all devices long enough inside the window"
     unknown |= dict.fromkeys(("watts", "samples_per_joule", "gpu_memory_mib"), reason)
     return None, None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import tomli
 
@@ -16,6 +17,7 @@ from hpcbert.results.reduce import FOREIGN
 from hpcbert.slurm.hostlist import fold
 
 _MAX_DIFFERENCES = 3
+_NUMBER = re.compile(r"\d+")
 # The words of reports, in each language.
 _CATALOGUE = Path(__file__).parent / "report" / "catalogue.toml"
 
@@ -86,14 +88,19 @@ def invalid_repeats(row: Row) -> tuple[tuple[str, str], ...]:
 def _name_repeats(runs: list[Run], row: Row) -> str:
     if len(runs) == 1:
         (run,) = runs
-        return _name_run(run) + (f" (attempt {run.attempt})" if run.attempt else "")
-    text = ", ".join(_name_run(run).removeprefix("repeat ") for run in runs)
+        return _name_run(run, row) + (f" (attempt {run.attempt})" if run.attempt else "")
+    text = ", ".join(_name_run(run, row).removeprefix("repeat ") for run in runs)
     return f"{len(runs)} repeats" + ("" if len(runs) == len(row.runs) else f" ({text})")
 
 
-def _name_run(run: Run) -> str:
-    """Return a run's name: `repeat N`, or the log of a run that hpcbert did not submit."""
-    return sanitize(run.log) if run.state == FOREIGN and run.log else f"repeat {run.repeat}"
+def _name_run(run: Run, row: Row) -> str:
+    """Return a run's name: `repeat N`, or its log if the log's name has another number."""
+    numbers = _NUMBER.findall(PurePath(run.log).stem)
+    if run.state != FOREIGN or not run.log or numbers[-1:] == [str(run.repeat)]:
+        return f"repeat {run.repeat}"
+    name = PurePath(run.log).name
+    same_named = [other_run for other_run in row.runs if PurePath(other_run.log).name == name]
+    return sanitize(name if len(same_named) == 1 else run.log)
 
 
 def describe_window(table: SpeedupTable) -> str:

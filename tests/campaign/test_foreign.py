@@ -42,8 +42,8 @@ def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
     assert codes(row) == [["incomplete"], [], ["loss"], [], ["incomplete"]]
     assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
     text = collect(folder)
-    assert "bert_b32_fp32_3.log left out: loss: the loss is nan at iteration 57" in text.stdout
-    assert "bert_b32_fp32_1.log left out: incomplete: the log ends at iteration 118 of 120" in text.stdout
+    assert "repeat 3 left out: loss: the loss is nan at iteration 57" in text.stdout
+    assert "repeat 1 left out: incomplete: the log ends at iteration 118 of 120" in text.stdout
     assert "3 of 15 repeats are invalid" in text.stderr
     fifth.write_text("n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n")
     (folder / "1n8g/bert_b32_fp32_2.log").unlink()
@@ -85,10 +85,10 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
     (reason,) = first_row(run(tmp_path / "named", *WINDOW))["runs"][0]["reasons"]
     assert reason["detail"] == "the log ends at iteration 7 of 12"
     assert (
-        "bert_b4_fp32_0.log left out: incomplete: "
+        "1n1g, bert_b4_fp32_0.log left out: incomplete: "
         in collect(tmp_path / "pytorch", *WINDOW).stdout
     )
-    assert "bert_b4_fp32_1.log left out: incomplete: " in collect(tmp_path / "named", *WINDOW).stdout
+    assert "1n1g, repeat 1 left out: incomplete: " in collect(tmp_path / "named", *WINDOW).stdout
     markdown = collect(tmp_path / "pytorch", *WINDOW, "--format", "markdown").stdout
     assert "_0.log left out: incomplete" in markdown.replace("\\", "")
     words = ("--pattern", "{nodes}n{gpus_per_node}g/*/run.log", "--as-repeats")
