@@ -125,11 +125,6 @@ def temporary_for(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
-def find_leftovers(path: Path) -> list[Path]:
-    """Return the files that killed processes left incomplete."""
-    return list(path.parent.glob(f".{path.name}.*.tmp"))
-
-
 def size_of(path: Path) -> int:
     """Return the size of a file in bytes; 0 if it does not exist."""
     try:

@@ -65,24 +65,13 @@ BYTES_PER_FILE = 1 << 18
 MAX_PROCESSES = 16
 # Chunks per process: few enough to cost nothing, enough that all end at about the same time.
 _CHUNKS = 8
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
 # The work and its items in a worker, which inherits them: neither has to be pickled.
 _inherited_work: list[Any] = []
 
 
 def count_cores() -> int:
-    """Return the number of usable cores, by this process's affinity and its cgroup's quota."""
-    count = len(os.sched_getaffinity(0))
-    with suppress(OSError):
-        path = _OWN_CGROUP.read_text(encoding="utf-8").strip().rpartition("::")[2]
-        cgroup = _CGROUPS / path.strip("/")
-        for folder in (cgroup, *cgroup.parents):
-            # `max 100000` or `150000 100000`: microseconds of a period (cgroups(7), version 2).
-            with suppress(OSError, ValueError):
-                quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
-                count = min(count, int(quota) // int(period))
-    return max(1, count)
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def map_in_parallel(

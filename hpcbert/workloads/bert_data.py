@@ -280,47 +280,44 @@ def read_shard(shard: Shard, settings: Settings) -> Iterator[Batch]:
                 selection = slice((shard.first - begin) % shard.stride, None, shard.stride)
                 yield _read_rows(columns, slice(begin, begin + BLOCK), selection, settings)
     except UNREADABLE as error:
-        raise SetupError(f"{shard.path}: not a shard that fits the settings: {error}") from error
+        fit = "not a shard that fits --sequence-length, --predictions and --vocab"
+        raise SetupError(f"{shard.path}: {fit}: {error}") from error
 
 
 UNREADABLE = (OSError, KeyError, AttributeError, TypeError, ValueError, IndexError, RuntimeError)
 
 
-def _expected(settings: Settings) -> dict[str, tuple[tuple[int, ...], int, str]]:
-    """Return each column's shape of a row, limit of values, and the options to blame."""
+def _expected(settings: Settings) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return each column's shape of a row and limit of values, which follow from the options."""
     length, predictions, vocab = settings.sequence_length, settings.predictions, settings.vocab
     return {
-        "input_ids": ((length,), vocab, "--sequence-length, --vocab"),
-        "input_mask": ((length,), 2, "--sequence-length"),
-        "segment_ids": ((length,), 2, "--sequence-length"),
-        "masked_lm_positions": ((predictions,), length, "--predictions, --sequence-length"),
-        "masked_lm_ids": ((predictions,), vocab, "--predictions, --vocab"),
-        "next_sentence_labels": ((), 2, ""),
+        "input_ids": ((length,), vocab),
+        "input_mask": ((length,), 2),
+        "segment_ids": ((length,), 2),
+        "masked_lm_positions": ((predictions,), length),
+        "masked_lm_ids": ((predictions,), vocab),
+        "next_sentence_labels": ((), 2),
     }
 
 
 def _check_columns(columns: Mapping[str, Any], settings: Settings) -> None:
-    for name, (shape, _, blamed) in _expected(settings).items():
+    for name, (shape, _) in _expected(settings).items():
         if name not in columns:
             raise ValueError(f"it has no {name}")
         column, expected = columns[name], (len(columns["input_ids"]), *shape)
         if column.shape != expected or column.dtype.kind not in "iu" or not column.size:
             actual = f"{column.dtype} {tuple(column.shape)}"
-            hint = f" ({blamed})" if column.shape[1:] != shape and blamed else ""
-            raise ValueError(
-                f"{name} is {actual}, which should be integers {expected}, not empty{hint}"
-            )
+            raise ValueError(f"{name} is {actual}, which should be integers {expected}, not empty")
 
 
 def _read_rows(
     columns: Mapping[str, Any], rows: slice, selection: slice, settings: Settings
 ) -> Batch:
     values = {}
-    for name, (_, limit, blamed) in _expected(settings).items():
+    for name, (_, limit) in _expected(settings).items():
         column = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[selection]
         if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < limit:
-            hint = f" ({blamed})" if blamed else ""
-            raise ValueError(f"{name} has values outside 0 to {limit - 1}{hint}")
+            raise ValueError(f"{name} has values outside 0 to {limit - 1}")
     mask, positions = values["input_mask"].bool(), values["masked_lm_positions"]
     if not mask[:, 0].all():
         raise ValueError("input_mask leaves out the first token of a sample")

@@ -27,10 +27,6 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 # MPICH and Intel MPI, MVAPICH.
 SIZES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 
-# What hides GPUs from a process.
-SELECTIONS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-
-
 LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 
 
@@ -77,7 +73,11 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
     if name == "cpu" or (name == "auto" and not has_gpu):
         return torch.device("cpu")
     if not has_gpu:
-        raise SetupError(f"--device cuda: {_describe_absence()}")
+        raise SetupError(
+            f"--device cuda: PyTorch {torch.__version__} sees no GPU on node {platform.node()}: look "
+            "at nvidia-smi and CUDA_VISIBLE_DEVICES there, and whether it was built for GPUs; or "
+            "train with --device cpu"
+        )
     visible = torch.cuda.device_count()
     # Where the launcher shows each task its own GPU only, that one is number 0 for every task.
     index = 0 if visible == 1 else ranks.local_rank
@@ -85,21 +85,6 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
         raise SetupError(f"local rank {ranks.local_rank} has no GPU, only {visible} are visible")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def _describe_absence() -> str:
-    """Return why PyTorch sees no GPU on this node, as far as it knows."""
-    if not (torch.version.cuda or torch.version.hip):
-        return (
-            f"PyTorch {torch.__version__} on node {platform.node()} was built without GPUs: "
-            "install a build with them there, or train with --device cpu"
-        )
-    selected = [f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ]
-    among = f" ({', '.join(selected)})" if selected else ""
-    return (
-        f"PyTorch {torch.__version__} sees no GPU on node {platform.node()}{among}: look at "
-        "nvidia-smi there, or train with --device cpu"
-    )
 
 
 def join_ranks(
@@ -111,12 +96,10 @@ def join_ranks(
     """
     if ranks.size == 1:
         return "none"
-    address = settings.master_addr or environment.get("MASTER_ADDR", "")
-    port = str(settings.master_port or environment.get("MASTER_PORT", ""))
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address or not port:
         raise SetupError(
-            f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT or "
-            "give --master-addr and --master-port"
+            f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT"
         )
     # PyTorch's build for ROCm calls AMD's GPUs "cuda" and RCCL "nccl".
     backend = "nccl" if device.type == "cuda" else "gloo"

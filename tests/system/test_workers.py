@@ -14,7 +14,7 @@ import pytest
 
 from hpcbert.system import workers
 from tests.kit.campaigns import campaign
-from tests.kit.cases import cases, read_constant
+from tests.kit.cases import read_constant
 from tests.kit.logs import log, write_file
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
@@ -82,16 +82,6 @@ def test_little_work_is_done_here():
     results = workers.map_in_parallel(lambda _: os.getpid(), range(30), [50_000] * 30)
     assert set(results) == {os.getpid()}
     assert workers.map_in_parallel(str, (), ()) == []
-
-
-@cases
-def test_a_cgroup_limits_how_many_cores_there_are(tmp_path, monkeypatch, files, group, cores):
-    for name, text in {**files, "group": f"{group}\n"}.items():
-        write_file(tmp_path, name, text)
-    monkeypatch.setattr(workers, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(workers, "_OWN_CGROUP", tmp_path / "group")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    assert workers.count_cores() == cores
 
 
 def test_a_campaign_with_good_and_damaged_logs_is_collected_alike(tmp_path):

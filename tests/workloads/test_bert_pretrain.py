@@ -196,7 +196,7 @@ def test_help_names_every_option_and_an_older_pytorch_is_refused(monkeypatch, ca
         workload.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for option in ("--batch-size", "--accumulation", "--precision", "--data", "--master-addr"):
+    for option in ("--batch-size", "--accumulation", "--precision", "--data", "--timeout"):
         assert option in text
     assert "3 non-finite loss" in " ".join(text.split())
     monkeypatch.delattr(torch.amp, "is_autocast_available")
@@ -208,12 +208,10 @@ def test_help_names_every_option_and_an_older_pytorch_is_refused(monkeypatch, ca
 def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for cuda, reason in ((None, "without GPUs"), ("13.0", "_DEVICES=''")):
-        monkeypatch.setattr(torch.version, "cuda", cuda)
-        ended = main("--device=cuda", status=2)
-        assert ended.stdout == ""
-        assert f"node {platform.node()}" in ended.stderr
-        assert reason in ended.stderr
+    ended = main("--device=cuda", status=2)
+    assert ended.stdout == ""
+    assert f"node {platform.node()}" in ended.stderr
+    assert "CUDA_VISIBLE_DEVICES" in ended.stderr
 
 
 @cases
