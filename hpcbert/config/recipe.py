@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from pathlib import Path
-from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 from hpcbert.config.toml import read
@@ -209,12 +208,6 @@ class Option:
     at_least: float | None = None
     at_most: float | None = None
     measured: bool = True
-
-    @classmethod
-    def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the annotations that follow from the kind."""
-        kind = KINDS.get(str(values.get("kind")), str)
-        return {"default": kind, "choices": GenericAlias(tuple, (kind, ...))}
 
     def __post_init__(self) -> None:
         bounds = [name for name in ("at_least", "at_most") if getattr(self, name) is not None]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from hpcbert.system.processes import die_with_parent
 
@@ -60,20 +60,8 @@ class Outcome:
         return self.returncode == 0
 
 
-class Runner(Protocol):
-    """Starts a command, waits for it and returns its outcome; does not raise if it fails."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str = "",
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float = 60.0,
-    ) -> Outcome:
-        """Run argv; `timeout` is in seconds, `env` replaces the whole environment."""
-        ...
+# Starts a command, waits for it and returns its outcome, as `run` does; does not raise if it fails.
+Runner = Callable[..., Outcome]
 
 
 def run(
@@ -168,16 +156,15 @@ class PrefetchingRunner:
         self,
         argv: Sequence[str],
         *,
-        stdin: str = "",
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
         timeout: float = 60.0,
+        **options: Any,
     ) -> Outcome:
         """Return the outcome of a command that was started in advance; otherwise run it now."""
         key = _command_key(argv, env)
         is_started = key in self._begun or key in self._answers
-        if stdin or cwd or not is_started:
-            return self._run(argv, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
+        if any(options.values()) or not is_started:
+            return self._run(argv, env=env, timeout=timeout, **options)
         if child := self._begun.pop(key, None):
             self._answers[key] = _finish(child, key[0], timeout)
         return self._answers[key]

@@ -74,9 +74,9 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
         return torch.device("cpu")
     if not has_gpu:
         raise SetupError(
-            f"--device cuda: PyTorch {torch.__version__} sees no GPU on node {platform.node()}: look "
-            "at nvidia-smi and CUDA_VISIBLE_DEVICES there, and whether it was built for GPUs; or "
-            "train with --device cpu"
+            f"--device cuda: PyTorch {torch.__version__} sees no GPU on node {platform.node()}: "
+            "look at nvidia-smi and CUDA_VISIBLE_DEVICES there, and whether it was built for "
+            "GPUs; or train with --device cpu"
         )
     visible = torch.cuda.device_count()
     # Where the launcher shows each task its own GPU only, that one is number 0 for every task.
