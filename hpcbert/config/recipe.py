@@ -1,4 +1,7 @@
-"""recipe.toml: everything about a framework, as data: one folder under templates/."""
+"""recipe.toml: everything about a framework, as data: one folder under templates/.
+
+Each field is a key, which docs/reference/recipe.md explains.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,6 @@ class SyntheticSettings:
     """Settings to make data if the site has none: `[dataset.synthetic]`.
 
     Each is a number, or the name of an option that has it.
-
-    Attributes:
-        sequence_length: Tokens in a sample.
-        predictions: Maximum number of masked tokens in a sample; 0 for the usual number.
-        vocabulary: Tokens in the vocabulary; 0 for BERT's.
-        files: Number of files.
     """
 
     sequence_length: int | str = 128
@@ -54,15 +51,6 @@ class Dataset:
     """The files that a recipe's program reads below the data directory: `[dataset]`.
 
     Names of files may hold `{OPTION}`.
-
-    Attributes:
-        files: Pattern of the training files.
-        format: Their format; `hpcbert.prepare.data` reads each.
-        keys: Names that a record must have.
-        at_least: Minimum number of files.
-        numbered: Option with the number of files; `*` in their names is 0, 1, 2, …
-        also: Further files that must exist.
-        synthetic: Settings to make them if the site has none.
     """
 
     files: str
@@ -90,14 +78,7 @@ def _check_release(text: str) -> str:
 
 @dataclass(frozen=True)
 class InstallStep:
-    """One call of pip: `[[environment.install]]`.
-
-    Attributes:
-        requirements: File of the recipe's folder, with a version for each package.
-        options: Further options of `pip install`.
-        source: Whether to install the program's own checkout.
-        env: Environment variables for this call.
-    """
+    """One call of pip: `[[environment.install]]`."""
 
     requirements: str = ""
     options: tuple[str, ...] = ()
@@ -111,14 +92,7 @@ class InstallStep:
 
 @dataclass(frozen=True)
 class VirtualEnvironment:
-    """The virtual environment that `prepare` makes for a recipe: `[environment]`.
-
-    Attributes:
-        python: Release of Python to make it with, `3.9`.
-        install: What to install in it, in order.
-        program: Whether the installation includes the program, so that nothing is checked out.
-        patches: Files of the recipe's folder to apply to the installed packages.
-    """
+    """The virtual environment that `prepare` makes for a recipe: `[environment]`."""
 
     python: Annotated[str, _check_release]
     install: tuple[InstallStep, ...] = ()
@@ -142,24 +116,7 @@ Preferred = Annotated[tuple[str, ...], EncodedAs(str | tuple[str, ...], _read_pr
 
 @dataclass(frozen=True)
 class Variation:
-    """Differences of a recipe on a device: `[on.DEVICE]`; empty fields mean no difference.
-
-    Attributes:
-        launch: How ranks are started.
-        mpi: As the recipe's; `none` if they need none.
-        alone: Why only one rank can run there, one sentence; empty if more can.
-        one_node: Why only one node can run there, one sentence; empty if more can.
-        models: The models that it can train there; the first is the default.
-        batch_sizes: Default samples per device by precision there.
-        iters, skip: Of all protocols there; 0 iterations: their own.
-        precisions: The precisions that it can run there.
-        patches: Applied to the program after those of `[source]`.
-        protocols: The protocols that it can run there; the first is the default.
-        rule: The default rule of `collect` there.
-        problems: Known problems, after the others.
-        env: Further environment variables for every rank.
-        environment: Replaces the one for all devices.
-    """
+    """Differences of a recipe on a device: `[on.DEVICE]`; empty fields mean no difference."""
 
     launch: Literal["", "per-gpu", "per-node"] = ""
     mpi: Preferred = ()
@@ -192,13 +149,7 @@ def _check_module(name: str) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One setting of a recipe for `--set NAME=VALUE`: `[options.NAME]`.
-
-    Attributes:
-        choices: The only values allowed, if any.
-        at_least, at_most: For a number, the smallest and the largest that the program accepts.
-        measured: Whether it changes the number and so is part of a point's identity.
-    """
+    """One setting of a recipe for `--set NAME=VALUE`: `[options.NAME]`."""
 
     name: Annotated[str, GIVEN]
     kind: Literal["str", "int", "float", "bool"]
@@ -233,19 +184,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named protocol of a recipe, `[protocols.NAME]`: what a request leaves open.
-
-    Attributes:
-        iters, skip: Iterations and warm-up.
-        window_seconds: Least length of the window, for which more iterations follow; 0: any.
-        accumulation: Micro-batches in one optimizer step, if it is the same for all shapes; 0 if
-            not set, which means one.
-        global_batch_size: Samples in one optimizer step, from which the accumulation follows.
-        samples_per_device: The same as a multiple of the batch size per device.
-        xla: Whether the graph compiler is on.
-        precisions: Its precisions; empty for all of the recipe's.
-        gpus: Whether the nodes' GPUs do the work; the nodes of TPUs have none.
-    """
+    """A named protocol of a recipe, `[protocols.NAME]`: what a request leaves open."""
 
     name: Annotated[str, GIVEN]
     help: str
@@ -267,12 +206,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class Sample:
-    """The run behind a recipe's sample.log, and its expected numbers: `[sample]`.
-
-    Attributes:
-        precision: Empty for the recipe's first.
-        throughput: Samples per second by the name of a rule.
-    """
+    """The run behind a recipe's sample.log, and its expected numbers: `[sample]`."""
 
     nodes: Count = 1
     gpus_per_node: Count = 1
@@ -289,15 +223,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Upstream:
-    """The origin of the upstream program: `[source]`.
-
-    Attributes:
-        repository, commit: What to check out.
-        path: The program's folder in the checkout.
-        flags: Names of the tables of flags that apply to the program at that commit.
-        patches: Files of the recipe's folder to apply to the program, in order.
-        incomplete: What a checkout of the commit needs in addition; empty if nothing.
-    """
+    """The origin of the upstream program: `[source]`."""
 
     repository: str = ""
     commit: str = ""
@@ -309,15 +235,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class RecipeImage:
-    """The container that ranks run in: `[image]`.
-
-    Attributes:
-        reference: Container image reference; empty if upstream has none.
-        base, install: What to build an image from if upstream's own can't be used.
-        copy: Directory for the program in a built image; the commands run there.
-        writable: Whether ranks may write to the container's own files.
-        workdir: Where ranks start in the container; empty for the image's own working directory.
-    """
+    """The container that ranks run in: `[image]`."""
 
     reference: str = ""
     base: str = ""
@@ -335,37 +253,9 @@ class Recipe:
         name: The folder's name.
         folder: Path of the folder.
         digest: SHA-256 over the folder's files.
-        title: One line of text.
-        data: What it trains on, one sentence.
-        launch: `per-gpu` (one task per GPU) or `per-node` (one task per node).
-        mpi: The kinds of MPI (`srun --mpi=`) that can start its ranks, the best first, if the site
-            names none; mostly empty.
-        alone: Why it can't run as more than one rank, one sentence; empty if it can.
-        one_node: Why it can't run on more than one node, one sentence; empty if it can.
-        models: Values of `--model`; the first is the default.
-        precisions: Its precisions; the first is the default.
-        batch_sizes: Default samples per device by precision, for each of them.
         batch_factors: What they are multiplied with on GPUs with more memory, by the word that
             names these in the type of Slurm's resource, in lower case.
-        batch_granularity: The search for the largest batch tries multiples of this, unless the
-            device has room for less.
-        devices: The devices of its ranks; the first is the default.
-        on: Differences on a device.
-        environment: The virtual environment that it runs in; None if there is none.
-        xla: Whether `--xla` has an effect; or the option that it sets, to true or false.
-        accumulation: Whether `--accumulation` has one.
-        collectives: The library that sums gradients over ranks.
-        mixed_precision: How it computes in a mixed precision; `AMP` where the program calls it so.
-        options: The options for `--set`, by name.
-        protocols: Its protocols by name, at least one; the first is the default.
-        files: Files that ranks need, to copy into a campaign.
-        modules: The modules of the framework that its program imports.
-        needs: Names of required site settings: `data`, `source`.
-        dataset: The files that it reads; None if it reads none.
-        env: Environment variables for every rank.
         log: The `[log]` table, not decoded: `hpcbert.logs.grammar` knows its form.
-        problems: Known problems of the upstream program, one sentence each.
-        sample: The run and the numbers of sample.log; None without one.
     """
 
     name: Annotated[str, GIVEN]

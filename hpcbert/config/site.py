@@ -1,4 +1,4 @@
-"""site.toml: one cluster, or this machine. Each field here is a key there."""
+"""site.toml: one cluster, or this machine; each field is a key, see docs/reference/site.md."""
 
 from __future__ import annotations
 
@@ -111,21 +111,7 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class FrameworkSettings:
-    """The settings of a site for one framework: `[frameworks.NAME]` in site.toml.
-
-    Attributes:
-        image: Image reference or path that replaces the recipe's; empty for the recipe's.
-        data: Path of the training data on every node; `synthetic` for data that `prepare` makes.
-        source: Path of the upstream program's checkout, as the ranks see it; empty for the one that
-            `prepare` made.
-        repository: Where `prepare` fetches the program from, instead of the recipe's repository.
-        samples: Number of samples that `prepare` makes if data is `synthetic`.
-        python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
-        model: Default model; empty for the recipe's.
-        device: Default device of the ranks; empty for the recipe's first.
-        batch_sizes: Default samples per device by precision, before the recipe's.
-        options: Defaults for the recipe's options, as typed in TOML; the recipe checks them later.
-    """
+    """The settings of a site for one framework: `[frameworks.NAME]` in site.toml."""
 
     image: str = ""
     data: str = ""
@@ -144,19 +130,8 @@ class SlurmSettings:
     """The settings for submitting jobs: `[slurm]` in site.toml.
 
     Attributes:
-        partition, account, qos, reservation, constraint: Passed to sbatch unless empty.
         nodelist: Nodes to run on; a point that needs fewer takes the first.
         exclude: Nodes to exclude.
-        gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is requested.
-        gpu_option: The option of sbatch that requests it; always `gres` if it is not `gpu`.
-        time_limit: Time limit of one repeat.
-        mpi: `srun --mpi=`; empty for the cluster's default.
-        exclusive: Whether repeats get whole nodes.
-        memory: `sbatch --mem=`; empty for all of a node that a repeat has to itself, otherwise for
-            cluster's default.
-        requeue: Whether Slurm may requeue a repeat after a node failure.
-        sbatch_args, srun_args: Further options, one word each.
-        poll_floor: Shortest interval between two queries of the scheduler, seconds.
     """
 
     partition: str = ""
@@ -223,18 +198,7 @@ class SlurmSettings:
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The nodes: `[nodes]` in site.toml.
-
-    Attributes:
-        gpus_per_node: GPUs per node.
-        cpus_per_gpu: CPUs to request with each GPU; 0 leaves it to the cluster.
-        cpu_bind: What ranks with one GPU each are bound to, if `cpus_per_gpu` is known: as many
-            CPUs near it (`gpu`), nothing (`none`), or what Slurm decides (`cluster`).
-        drop_caches: Command that drops a node's page cache before each repeat, one word each.
-        interface: Network interface with the addresses that ranks use; empty: the addresses that
-            names resolve to.
-        sampling: Seconds between two samples of the power of a node's GPUs; 0: no samples.
-    """
+    """The nodes: `[nodes]` in site.toml."""
 
     gpus_per_node: Annotated[int, Range(1, 1024)] = 8
     cpus_per_gpu: Annotated[int, Range(0, 4096)] = 0
@@ -246,19 +210,7 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """The container of the ranks: `[container]` in site.toml.
-
-    Attributes:
-        runtime: How to enter a container; `none` for the host itself. `singularity` is
-            `apptainer`.
-        images: Directory of the prepared images, absolute.
-        mounts: Container mounts, `SRC[:DST[:FLAGS]]` each.
-        home, remap_root, entrypoint: Whether the container has the home directory, a user that
-            looks like root, and runs the image's entrypoint once a node.
-        env: Names of host variables that override the image's.
-        scratch: Directory on the nodes' own disks for the files of enroot or Apptainer; empty for
-            their own default.
-    """
+    """The container of the ranks: `[container]` in site.toml."""
 
     runtime: Annotated[Runtime, EncodedAs(str, check_runtime)] = "none"
     images: Filled = "images"
@@ -277,10 +229,6 @@ class Site:
     Attributes:
         where: The file that it was read from.
         named: Whether the user named that file.
-        runs: Directory of the campaigns, absolute.
-        sources: Directory of the checkouts that `prepare` makes, absolute.
-        env: Environment variables for every rank.
-        frameworks: Settings by framework.
         variables: The environment variable that sets a key, by the dotted key.
     """
 
@@ -313,9 +261,6 @@ def load(
 
     Args:
         flag: The value of `--site`: a file, or a folder with a site.toml; empty if not given.
-        options: The command line's values for the site's keys; nothing by default.
-        env: Environment to look in; the process's own by default.
-        cwd: Where to start the search upward; the working directory by default.
 
     Raises:
         ConfigError: The file is wrong or, if it was named, missing.
@@ -397,9 +342,6 @@ def resolve_paths(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
     """Return settings with absolute paths, because a job starts in another directory.
 
     Words stay as they are: `synthetic`, a URL, an interpreter on PATH.
-
-    Args:
-        base: Base of relative paths.
     """
     repository, python, data = settings.repository, settings.python, settings.data
     is_path = repository.startswith((".", "~")) or (repository and (base / repository).exists())

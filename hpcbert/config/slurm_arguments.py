@@ -66,7 +66,6 @@ def explain_refusal(program: str, words: Sequence[str]) -> str:
     """Return which arguments for sbatch or srun can't be passed on, and why; empty if all can.
 
     Args:
-        program: `sbatch` or `srun`.
         words: As the user gives them: `--mem=0`, `-J name`, or `-J` and `name`.
     """
     for word, name, value in _parse_words(_PROGRAMS[program], words):

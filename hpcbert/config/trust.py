@@ -114,7 +114,6 @@ def refuse_untrusted(
 
     Args:
         paths: The files; those of hpcbert itself run already.
-        advice: What to do instead of trusting them.
 
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.

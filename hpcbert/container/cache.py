@@ -39,9 +39,7 @@ class Cached:
     Attributes:
         stem: The beginning of its files' names.
         reference: Its source, without a user; for a built one `build:FRAMEWORK`.
-        path: Its file, absolute.
         sha256: Of the file, hexadecimal.
-        bytes: Its size.
         created: When it was finished, ISO 8601 UTC.
         enroot, apptainer: Version that made it; empty if unknown, or if the other made it.
     """
@@ -62,7 +60,6 @@ class Leftover:
 
     Attributes:
         busy: Whether an import that seems alive owns it.
-        bytes: Its size, 0 for directories.
     """
 
     path: str

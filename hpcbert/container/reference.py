@@ -56,11 +56,8 @@ class Image:
 
     Attributes:
         kind: `file`, or the registry's kind: `docker`, `oras` or `library`.
-        path: The file's path, as written; empty for an image of a registry.
         user: User to log in as; empty for the user in enroot's own credentials.
-        registry: Host, with `:PORT` if it has one; empty for Apptainer's own library.
         name: Name within the registry, `nvidia/pytorch`.
-        tag: Its tag; empty if only a digest is given.
         digest: `sha256:` and 64 hexadecimal digits; empty without one. It wins over the tag.
     """
 

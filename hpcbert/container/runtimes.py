@@ -26,8 +26,6 @@ class Mount:
     """One mount.
 
     Attributes:
-        source: A path, `tmpfs` or `umount`.
-        target: Where in the container.
         flags: Flags in addition to the defaults, in order.
     """
 
@@ -120,13 +118,11 @@ class Tool:
 
     Attributes:
         name: Its name in scripts: `hpcbert/shell/NAME.sh` has its actions.
-        schemes: Kinds of registries that it fetches from.
         ends: Suffixes of image files that it can't enter, because they are another tool's.
         prefix: The beginning of its prepared images' names, so that no tool takes another's.
         slashed: Whether it writes `REGISTRY/IMAGE`, instead of `REGISTRY#IMAGE`.
         flags: Flags that mounts may have; none: all that the kernel supports.
         digest: Command that prints a registry's digest of a URI; none: it has no such command.
-        form: The name of its kind of image file.
         magic, offset: The text that identifies such a file, and its place.
         folders: Variables for its directories, and their names below a directory of its own.
     """
@@ -230,12 +226,7 @@ def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
 
 @dataclass(frozen=True)
 class Symptom:
-    """One kind of problem.
-
-    Attributes:
-        name: Short name, for checks and tests.
-        shows: Regular expression to find in the output.
-    """
+    """One kind of problem."""
 
     name: str
     shows: str

@@ -38,9 +38,6 @@ _SHOWN = 3
 def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
     """Read a file's first sample, and return the names in it as words.
 
-    Args:
-        keys: Names that it must have.
-
     Raises:
         ValueError: The file does not hold such a sample.
         OSError: It can't be read.

@@ -42,9 +42,6 @@ class DataFormat(NamedTuple):
     """One format of training data.
 
     Attributes:
-        names: Returns the names of file `number` of `count`.
-        write: Writes samples to new files of these names.
-        read: Returns a sample of a file by its number there, as `read_sample` does.
         most_files: The most files that a directory may have; 0 for any number.
         packages: What it needs besides numpy, by the names to import.
     """

@@ -50,7 +50,6 @@ class DataPlan:
     """A directory of training data to make.
 
     Attributes:
-        directory: Its path; made if missing.
         files: Number of files; 0 for the format's usual number.
         stream: The settings of the samples; `fill` has no effect on a text.
         text: A file or a directory of text; None for synthetic samples.

@@ -104,12 +104,10 @@ class StreamSettings:
     """The settings of a stream of samples.
 
     Attributes:
-        length: Tokens in a sample, padding included.
         predictions: The most masked tokens in a sample.
         samples: Their number; 0 for as many as a text gives.
         fill: `generator` (nine of ten samples full), `full`, `wiki`, or the mean share of tokens
             that are not padding, as a number.
-        seed: The seed of the random numbers.
 
     Raises:
         UsageError: One of them is out of range.

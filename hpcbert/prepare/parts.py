@@ -30,10 +30,7 @@ class Part:
         framework, kind: What was prepared; `prepare` sets them.
         status: `ready` it existed before, `done` it exists now, `planned` it would be made,
             `skipped` the framework does not need it here, `failed`.
-        detail: A sentence or a name.
-        path: Its path, once it exists.
         digest: The same as in `hpcbert.model.Material`.
-        hint: What to do about a failure.
     """
 
     framework: str = field(default="", kw_only=True)
@@ -52,9 +49,6 @@ class Context:
     Attributes:
         run: Runs commands that answer at once.
         follow: Runs commands that take long.
-        say: Receives a line about progress.
-        env: The environment for both.
-        dry: Whether to make nothing.
         python: Interpreter to make virtual environments with; empty to search for one.
         settings: `--set NAME=VALUE`, unread: options to make or check data for.
     """

@@ -46,10 +46,7 @@ class Submitter:
     """Who submits, when, and with which command; the source of a campaign's id.
 
     Attributes:
-        user: Login name.
-        command: The command line as typed.
         time: Seconds since the epoch.
-        token: A few random characters.
     """
 
     user: str
@@ -63,13 +60,10 @@ class Draft:
     """A campaign that is worked out but not written yet.
 
     Attributes:
-        resolved: Its resolved request.
         campaign: Its manifest, all arrays `intended`.
-        scripts: Text of each array's script, by the array's name.
         copies: Files to copy into the campaign: target relative to it, and source.
         lock: All decisions, for `submit --like`.
         preflight: The resolved request of its preflight; None without one.
-        note: The user's note; may be empty.
     """
 
     resolved: Resolved

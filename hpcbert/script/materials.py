@@ -205,7 +205,6 @@ class Inputs:
     Attributes:
         image: Image that ranks enter; None without a container, or if there is none.
         data, source: Paths as the ranks see them.
-        python: Interpreter.
         materials: The records of `prepare` about image, source, virtual environment and data, if
             they are its own.
     """

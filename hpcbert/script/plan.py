@@ -99,7 +99,6 @@ class Request:
     """A request to `submit`; empty fields leave the choice to site and recipe.
 
     Attributes:
-        shape: The largest shape.
         cells: The points; none: one of the largest shape.
         preset: Name of one of the recipe's protocols; empty for its first.
         device: What the ranks compute on; empty for the site's, then the recipe's first.
@@ -109,7 +108,6 @@ class Request:
             them to the protocol.
         settings: The recipe's options; from a command line as unread texts.
         env: Environment variables of the ranks that are part of the measurement.
-        repeats: Runs of each point.
         precision_of_median: Share of the median; runs stop once its interval is narrower, and
             `repeats` is the maximum.
         xla: Whether the graph compiler is on; None leaves it to the protocol.
@@ -150,11 +148,6 @@ class MeasurementPlan:
     """A request, checked against a recipe and a site.
 
     Attributes:
-        request: The request, with the largest shape of all points.
-        device: The device of the ranks.
-        preset: The recipe's protocol.
-        protocol: Repeats, iterations, warm-up.
-        options: The value of each of the recipe's options.
         points: The measured points, the small shapes first.
         sizes: Samples per device by precision if no number is given; the search for the largest
             batch begins with them.
@@ -176,9 +169,6 @@ class MeasurementPlan:
 
 def choose_device(recipe: Recipe, site: Site, requested_device: str) -> Device:
     """Return the device of the ranks: as requested, else the site's, else the recipe's first.
-
-    Args:
-        requested_device: A device; empty for no request.
 
     Raises:
         UsageError: The device does not exist, or the recipe does not run on it.

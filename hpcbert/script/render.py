@@ -53,14 +53,10 @@ class Placing(NamedTuple):
     """What determines a rank script's device and CPUs.
 
     Attributes:
-        on_gpus: Whether the nodes' GPUs do the work.
-        tasks: Tasks per node.
         gpus_of_task: GPUs that each of them drives.
         cpus: CPUs of each task; 0 if unknown.
-        binds: Whether ranks bind themselves.
         binds_if_confined: Whether jobs share nodes: then tasks may be bound only to CPUs of their
             own, which they know only if Slurm confines them to these.
-        srun_options: The options of srun for CPUs.
     """
 
     on_gpus: bool

@@ -52,16 +52,9 @@ class Lock:
     """A campaign.lock.toml.
 
     Attributes:
-        campaign: The campaign's id.
         created, hpcbert, framework, scheduler, site, name, rehearse, concurrent_repeats,
             concurrent_points: As in the manifest.
         recipe: Digest of the recipe's folder.
-        together: Whether a point's repeats run in one job.
-        preflight: Whether the network of the nodes is measured first.
-        protocol: Repeats, iterations and warm-up.
-        points: The measured points.
-        options: The value of each of the recipe's options.
-        env: The variables that every rank exports.
         inputs: Image, source, data and interpreter, with known digests and commits.
         files: SHA-256 of each file that jobs run, by name.
         settings: The site's other keys, with options applied; those of the framework in a table.

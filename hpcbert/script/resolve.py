@@ -50,7 +50,6 @@ class Examination:
     Attributes:
         runs: The directory that nodes should share.
         imports: Interpreters, and what each imports on the host.
-        paths: Paths that nodes must have.
         probe: Arguments for the container's probe.sh; none: it does not run.
     """
 
@@ -65,12 +64,8 @@ class SubmitOptions:
     """How to carry out a request, apart from what it measures.
 
     Attributes:
-        scheduler: Name of the scheduler of its jobs.
-        folders: Folders of recipes and templates.
         named: Those of them that the command line names.
         concurrent: Number of repeats of a point that may run at the same time.
-        concurrent_points: Whether points may run at the same time.
-        together: Whether a point's repeats run in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log instead of training.
         examine: What ranks and nodes inspect instead; None for a measurement.
         stop_on_failure: Whether to hold a point back if the smallest shape of its curve failed.
@@ -81,7 +76,6 @@ class SubmitOptions:
             there is no limit.
         preflight: Whether to measure the nodes' network first, and exclude slow nodes.
         file: The campaign.toml behind it; None for a command line.
-        name, note: The user's name for it, and a note; may be empty.
         chosen: The framework's image, data, source and interpreter, if options named them.
     """
 
@@ -110,18 +104,14 @@ class Resolved:
     """A request at a site, decided: nothing below asks site or recipe again.
 
     Attributes:
-        site, recipe, options: The sources of the decisions.
         scheduler: The scheduler's properties; may differ from the site's in a dry run.
         device: The device of the ranks; the recipe is adapted to it.
-        plan: What to measure: protocol, the recipe's options, points.
         available_inputs: The inputs of ranks, as site and `prepare` have them.
         inputs: The same for scripts: always with an interpreter, and in a dry run with a path to
             fill in for what was not found.
         mpi: The kind of MPI that srun starts ranks with; empty: the cluster's default.
         mounts: Container mounts in addition to the campaign's, `SRC:DST[:FLAGS]` each.
-        directory: The campaign's, or `BY_HAND`.
         sources: The files that a job reads or runs, by name.
-        warnings: What the user should know before running it.
         missing: What ranks need but nothing names: `image`, `data`, `source`, `python`.
     """
 

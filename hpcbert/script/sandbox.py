@@ -27,7 +27,6 @@ class Loader(jinja2.FileSystemLoader):
 
     Args:
         folders: Folders of templates; the first that has a file wins.
-        entries: What the command line trusts.
     """
 
     def __init__(self, folders: Sequence[Path], entries: Sequence[trust.TrustedPath]) -> None:

@@ -58,22 +58,14 @@ def open_file(path: Path, *, follow: bool = True) -> tuple[int, int]:
 
 
 def read(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file.
-
-    Args:
-        max_bytes: The size in bytes above which it is refused.
-    """
+    """Return the content of a regular file."""
     descriptor, _ = open_file(path)
     with os.fdopen(descriptor, "rb") as file:
         return read_open(file, path, max_bytes=max_bytes)
 
 
 def read_open(file: BinaryIO, path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of an open regular file.
-
-    Args:
-        max_bytes: As in `read`.
-    """
+    """Return the content of an open regular file."""
     size = os.fstat(file.fileno()).st_size
     content = file.read(max_bytes + 1) if size <= max_bytes else b""
     if size > max_bytes or len(content) > max_bytes:
@@ -91,11 +83,7 @@ def suggest_remedy(error: OSError) -> str:
 
 @contextlib.contextmanager
 def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Iterator[None]:
-    """Turn an error of the file system into one of hpcbert: `Can't …: Permission denied.`.
-
-    Args:
-        hint: What to do about it; by default the usual remedy.
-    """
+    """Turn an error of the file system into one of hpcbert: `Can't …: Permission denied.`."""
     try:
         yield
     except OSError as error:

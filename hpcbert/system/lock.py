@@ -36,12 +36,10 @@ class Holder(NamedTuple):
     """The holder of a lock.
 
     Attributes:
-        host: Host name.
         pid: Process id in its namespace.
         born: When the process was started, clock ticks since boot.
         boot: Boot id of the kernel; empty: not recorded.
         namespace: Inode of the PID namespace.
-        machine: The machine's id, `/etc/machine-id`.
     """
 
     host: str = ""
@@ -79,9 +77,6 @@ def lock_descriptor(
     Args:
         descriptor: Its descriptor; closing it ends the lock.
 
-    Returns:
-        Whether it is locked now.
-
     Raises:
         OSError: The file system has no locks.
     """
@@ -97,10 +92,6 @@ def lock_descriptor(
 @contextlib.contextmanager
 def hold_lock(directory: Path, subject: str = "campaign", name: str = LOCK) -> Iterator[None]:
     """Lock a campaign for one writer; take over the lock of a dead holder.
-
-    Args:
-        subject: The locked thing, if that is not a campaign.
-        name: The file's name.
 
     Raises:
         UsageError: Somebody else is, or may be, working on it.

@@ -184,9 +184,6 @@ def end_processes(
     Args:
         processes: The processes; those that have already ended are skipped.
         timeout: How long to wait for all of them together, in seconds.
-
-    Returns:
-        Whether all are gone.
     """
     deadline, handles = time.monotonic() + timeout, []
     try:

@@ -43,10 +43,8 @@ class Outcome:
     """The outcome of one command.
 
     Attributes:
-        argv: The command as it was started.
         returncode: Its exit status; 127 if the program does not exist, 124 after a timeout.
         stdout: Its output without colours, with undecodable bytes replaced.
-        stderr: Its output on stderr, as text.
     """
 
     argv: tuple[str, ...]
@@ -81,7 +79,6 @@ def run(
     too: an sbatch that survived could submit after `submit --resume` has checked.
 
     Args:
-        env: Its whole environment; this process's by default.
         timeout: Seconds after which it is killed; also if it prints more than MAX_OUTPUT.
         show: Called with each line of its stderr as it arrives, without its end.
         death_signal: What it gets when this process dies.

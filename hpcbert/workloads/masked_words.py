@@ -56,7 +56,6 @@ def load_samples(options: Any, usual: int, vocabulary: int, count: int) -> Repea
         options: With data, sequence_length, predictions and seed.
         usual: Masked tokens of a synthetic sample if predictions is 0.
         vocabulary: Tokens that the model distinguishes.
-        count: Samples that all ranks take.
     """
     length, predictions = options.sequence_length, options.predictions
     if not options.data:
