@@ -122,22 +122,20 @@ def make_document(command: str, result: Result) -> str:
         ],
         "warnings": list(result.warnings),
     }
-    return escape_json(json.dumps(document, ensure_ascii=False, allow_nan=False, default=asdict))
+    return dump_json(document)
 
 
-def escape_json(document: str) -> str:
-    """Return the same JSON on one line, without a character that could steer a terminal.
+def dump_json(value: object) -> str:
+    """Return JSON on one line, without a character that could steer a terminal.
 
-    JSON requires escapes only below the blank. Characters that stdout can't encode are escaped too.
+    Characters that stdout can't encode are escaped too.
     """
     has_unicode = streams.can_show_unicode(sys.stdout)
-    if document.isprintable() and (has_unicode or document.isascii()):
+    document = json.dumps(value, ensure_ascii=not has_unicode, allow_nan=False, default=asdict)
+    if document.isprintable():
         return document
-
     return "".join(
-        character
-        if character.isprintable() and (has_unicode or character.isascii())
-        else json.dumps(character)[1:-1]
+        character if character.isprintable() else json.dumps(character)[1:-1]
         for character in document
     )
 
@@ -262,9 +260,7 @@ def run_command(command: str, body: Callable[[], Result], *, as_json: bool) -> N
         raise
     except BrokenPipeError:
         result = Result()
-    except (Exception, KeyboardInterrupt) as error:
-        if streams.is_write_failure(sys.stdout, error):
-            raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it becomes a message
         result = Result(
             errors=error.each if isinstance(error, Refusals) else (convert_error(error),)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
 import shlex
@@ -21,7 +20,7 @@ from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_next_step
-from hpcbert.cli.output import VERSION, Result, escape_json, pick, print_text, replace_controls
+from hpcbert.cli.output import VERSION, Result, dump_json, pick, print_text, replace_controls
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
@@ -106,8 +105,7 @@ class Display:
             for change in changes:
                 line = replace_controls(format_change(change))
                 if self.as_json:
-                    event = _change_event(change, self.unit)
-                    line = escape_json(json.dumps(event, ensure_ascii=False))
+                    line = dump_json(_change_event(change, self.unit))
                 lines.append(line)
             click.echo("\n".join(lines), err=self.err)
             states.update({change.repeat.key: change.state for change in changes})

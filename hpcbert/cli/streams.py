@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import IO, TextIO, TypeVar, cast
@@ -25,22 +24,15 @@ from hpcbert.system import workers
 
 # The locale that Python sets LC_CTYPE to if the locale is C (PEP 538).
 _COERCED_LOCALES = {"C.UTF-8", "C.utf8", "UTF-8"}
-_UTF8 = re.compile(r"utf-?8", re.IGNORECASE)
 _ASCII = str.maketrans(
     {
         "·": "-",
-        "\N{EN DASH}": "-",
-        "\N{EM DASH}": "-",
         "…": "...",
         "→": "->",
-        "\N{MULTIPLICATION SIGN}": "x",
-        "≤": "<=",
-        "≥": ">=",
         "✓": "+",
         "✗": "x",
         "▶": ">",
         "↻": "r",
-        "━": "-",
         "○": "o",
         "▸": "+",
         "▾": "-",
@@ -49,9 +41,6 @@ _ASCII = str.maketrans(
         "░": ".",
         "�": "?",
         "\N{NO-BREAK SPACE}": " ",
-        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
-        "“": '"',
-        "”": '"',
     }
 )
 
@@ -68,96 +57,72 @@ class Stream(io.TextIOWrapper):
 
     Args:
         stream: The stream to replace; it must stay open.
+        quiet: Whether text that can't be written is dropped.
 
     Attributes:
-        failure: The system's last error on writing.
+        plain: Whether it writes ASCII only.
     """
 
-    def __init__(self, stream: TextIO, *, plain: bool, quiet: bool) -> None:
-        encoding = stream.encoding
+    def __init__(self, stream: TextIO, *, quiet: bool) -> None:
+        self.plain = not _locale_has_unicode(stream.encoding)
         super().__init__(
             cast("io.BufferedWriter", stream.buffer),
             # click takes a stream with an ASCII encoding for a mistake, and writes UTF-8 to it.
-            encoding="utf-8" if plain else encoding,
-            # A sign that a national encoding lacks is not a reason to fail.
-            errors=stream.errors if _UTF8.fullmatch(encoding) else "backslashreplace",
+            encoding="utf-8",
+            errors=stream.errors,
             line_buffering=quiet or stream.isatty(),
-            write_through=getattr(stream, "write_through", False),
         )
-        self.plain = plain
         # Without a reference to it, it would close the file.
         self._replaced = stream
-        self.quiet = quiet
-        self.failure: OSError | None = None
+        self._ignored = (OSError,) if quiet else ()
 
     def write(self, text: str) -> int:
         """Write a text, and return how many characters were written."""
-        with self._noting():
+        with contextlib.suppress(*self._ignored):
             super().write(to_ascii(text) if self.plain else text)
         return len(text)
 
     def flush(self) -> None:
         """Write out the buffer."""
-        with self._noting():
+        with contextlib.suppress(*self._ignored):
             super().flush()
-
-    @contextlib.contextmanager
-    def _noting(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.failure = error
-            if not self.quiet:
-                raise
 
 
 def replace_streams() -> None:
     """Replace this process's standard streams; call it once, before anything is written."""
     # A file that is opened gets the lowest free number. A read-only file makes a stdout that fails.
-    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
-        if not _is_open(number):
+    for stream, flags in (
+        (sys.stdin, os.O_RDONLY),
+        (sys.stdout, os.O_RDONLY),
+        (sys.stderr, os.O_WRONLY),
+    ):
+        if stream is None:
             os.set_inheritable(os.open(os.devnull, flags), True)
     sys.stdin = sys.stdin or os.fdopen(0)
-    sys.stdout = _make_stream(sys.stdout or os.fdopen(1, "w", encoding="utf-8"), quiet=False)
-    sys.stderr = _make_stream(sys.stderr or os.fdopen(2, "w", encoding="utf-8"), quiet=True)
+    sys.stdout = Stream(sys.stdout or os.fdopen(1, "w", encoding="utf-8"), quiet=False)
+    sys.stderr = Stream(sys.stderr or os.fdopen(2, "w", encoding="utf-8"), quiet=True)
 
 
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
-def _make_stream(stream: TextIO, *, quiet: bool) -> Stream:
-    has_unicode = _locale_has_unicode(stream.encoding, os.environ, bool(sys.flags.utf8_mode))
-    return Stream(stream, plain=not has_unicode, quiet=quiet)
-
-
-def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
+def _locale_has_unicode(encoding: str) -> bool:
     """Return whether the user's own locale, before Python changed it, encodes every script.
 
-    Args:
-        env: The environment. If the locale is C, Python itself sets LC_CTYPE to a locale with
-            UTF-8, and turns its UTF-8 mode on (PEP 538, PEP 540).
+    If it is C, Python sets LC_CTYPE to a locale with UTF-8, and turns its UTF-8 mode on (PEP 538,
+    PEP 540).
     """
-    if encoding.lower().replace("_", "-") in {"ascii", "us-ascii", "646", "ansi-x3.4-1968"}:
+    if encoding.lower() != "utf-8":
         return False
-    if env.get("PYTHONUTF8") == "1" or env.get("PYTHONIOENCODING"):
+    if os.environ.get("PYTHONUTF8") == "1" or os.environ.get("PYTHONIOENCODING"):
         return True
-    ctype = env.get("LC_CTYPE", "")
-    if utf8_mode and ctype in _COERCED_LOCALES:
+    ctype = os.environ.get("LC_CTYPE", "")
+    if sys.flags.utf8_mode and ctype in _COERCED_LOCALES:
         ctype = ""
-    locale = env.get("LC_ALL") or ctype or env.get("LANG") or "C"
-    # Python knows the encoding of locales whose name does not have it, such as de_DE.
-    return _UTF8.search(locale) is not None or not (utf8_mode or locale in {"C", "POSIX"})
+    locale = os.environ.get("LC_ALL") or ctype or os.environ.get("LANG") or "C"
+    return locale not in {"C", "POSIX"}
 
 
 def can_show_unicode(stream: IO[str]) -> bool:
-    """Return whether a stream writes UTF-8, as one without an encoding does."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
+    """Return whether a stream writes every script."""
+    return not getattr(stream, "plain", False)
 
 
 def line_width(stream: IO[str]) -> int:
@@ -188,16 +153,9 @@ def discard_buffer(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def is_write_failure(stream: TextIO, error: BaseException) -> bool:
-    """Return whether an exception is the stream's own last error on writing."""
-    return error is getattr(stream, "failure", None)
-
-
 R = TypeVar("R")
 # Seconds: shorter work is not shown, and the line changes no more often.
 _SHORTEST, _PAUSE = 2.0, 0.1
-_WIDTH = 24
-_MINUTE = 60
 _CLEAR = "\r\x1b[2K"
 
 
@@ -241,20 +199,18 @@ class ProgressBar:
 
 
 def format_progress(activity: str, count: int, total: int, elapsed: float) -> str:
-    """Return `reading logs ██████░░ 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
+    """Return `reading logs 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
 
     Args:
+        total: The number of all; 0 if nobody knows.
         elapsed: Seconds since the beginning.
     """
-    rate = count / elapsed if count else 0.0
-    remaining = (total - count) / rate if count else elapsed
-    seconds, minutes = f"{remaining:.0f} s", f"{remaining / _MINUTE:.0f} min"
-    time_text = seconds if remaining < _MINUTE else minutes
-    speed = f", {rate:,.3g}/s" if count else ""
-    filled = _WIDTH * count // total
-    bar = "█" * filled + "░" * (_WIDTH - filled)
-    end = f"{speed}, {time_text} left" if count else f", {time_text}"
-    return f"{activity} {bar} {count:,}/{total:,}{end}"
+    place = f"{activity} {count:,}/{total:,}" if total else f"{activity} {count:,}"
+    if not count:
+        return f"{place}, {elapsed:.0f} s"
+    rate = count / elapsed
+    end = f"{(total - count) / rate:.0f} s left" if total else f"{elapsed:.0f} s"
+    return f"{place}, {rate:,.3g}/s, {end}"
 
 
 def shows_progress(body: Callable[..., R]) -> Callable[..., R]:

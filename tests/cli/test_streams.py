@@ -65,7 +65,7 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
         assert "5/10, 1/s, 5 s left" in text
         assert text.endswith("\x1b[2K")
     assert run_work(0.1) == run_work(60.0, count=1) == ""
-    assert streams.format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
+    assert streams.format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 380 s left")
     assert streams.format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.campaign import record, store
 from hpcbert.cli.main import exit_on_error
-from hpcbert.cli.output import escape_json, replace_controls
+from hpcbert.cli.output import dump_json, replace_controls
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit.campaigns import node, status_file, write_nodes
@@ -99,7 +99,7 @@ def test_clicks_own_errors_and_json_are_escaped(capsys):
     assert "No such option: --" in err
     check_clean(err)
     data = {"a": HOSTILE, "b": "é😀\u2028"}
-    document = escape_json(json.dumps(data, ensure_ascii=False))
+    document = dump_json(data)
     assert json.loads(document) == data
     assert replace_controls(document) == document
     assert "é😀" in document
