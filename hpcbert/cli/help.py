@@ -10,7 +10,6 @@ be read completes to nothing: whoever presses TAB does not want to read an error
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -74,11 +73,9 @@ def completion(*, shell: str) -> Result:
 
 # --- Man pages ----------------------------------------------------------------------------------
 
-# Headings of click's help that become sections of the page; the rest is text.
-_SECTION = re.compile(r"^([A-Z][\w ]+):$")
-_ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
-# Width of the help before man fills the lines again.
+# Columns of the help: in commands' pages of the documents, and in a man page, which is indented.
 _WIDTH = 100
+_MAN_WIDTH = 73
 
 
 def pages() -> Mapping[str, str]:
@@ -108,46 +105,18 @@ def walk_commands() -> Iterator[tuple[str, click.Context]]:
 
 
 def _format_page(name: str, context: click.Context) -> str:
-    command, title = context.command, name.replace(" ", "-")
-    summary = command.get_short_help_str(limit=200).rstrip(".")
-    usage = " ".join(command.collect_usage_pieces(context))
+    title = name.replace(" ", "-")
+    summary = context.command.get_short_help_str(limit=200).rstrip(".")
+    context.max_content_width = _MAN_WIDTH
     lines = [
         f'.TH "{title.upper()}" "1" "" "hpcbert {__version__}" "hpcbert"',
         ".SH NAME",
         f"{_escape_troff(title)} \\- {_escape_troff(summary)}",
-        ".SH SYNOPSIS",
-        f".B {_escape_troff(f'{name} {usage}')}",
         ".SH DESCRIPTION",
-        *_format_help(context.get_help().splitlines()),
+        ".nf",
+        *map(_escape_troff, context.get_help().splitlines()),
     ]
-    related = [title.rpartition("-")[0]] if context.parent else []
-    if isinstance(command, click.Group):
-        related = [f"{title}-{subcommand}" for subcommand in command.list_commands(context)]
-    lines += [".SH SEE ALSO"] if related else []
-    lines += [f".BR {_escape_troff(page)} (1)" for page in related]
     return "\n".join(lines) + "\n"
-
-
-def _format_help(help_lines: list[str]) -> Iterator[str]:
-    in_list = in_example = False
-    for line in help_lines[1:]:
-        section = _SECTION.match(line.strip())
-        entry = _ENTRY.match(line) if in_list else None
-        if section:
-            in_example = section[1].startswith("Example")
-            in_list = not in_example
-            yield f".SH {section[1].upper()}"
-        elif not line.strip():
-            in_example = False
-            yield ".PP"
-        elif in_example:
-            yield from (_escape_troff(line.strip()), ".br")
-        elif entry:
-            yield from (".TP", f".B {_escape_troff(entry[1])}")
-            if entry[2]:
-                yield _escape_troff(entry[2])
-        else:
-            yield _escape_troff(line.strip())
 
 
 def _escape_troff(text: str) -> str:
