@@ -18,15 +18,13 @@ from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import format_next_step, format_places, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT, flag_option
-from hpcbert.cli.output import Result, print_text, replace_controls, run_command
+from hpcbert.cli.output import Result, print_text, run_command
 from hpcbert.cli.progress import (
     Display,
-    advise,
     format_cancel_hint,
     format_counts,
     has_screen,
-    list_failures,
-    list_flags,
+    list_causes,
     list_numbers,
 )
 from hpcbert.cli.streams import shows_progress
@@ -222,7 +220,7 @@ def _make_result(
         if not display.as_json:
             numbers = list_numbers(tracked_campaign, view.states, display.unit)
             lines += [f"{prefix}{text}" for text in numbers]
-    lines += [*list_failures(view), *list_flags(view), *list_advice(view)]
+    lines += list_causes(view)
     if not open_count:
         places = [
             (shown_paths[tracked.directory], tracked.campaign) for tracked in tracked_campaigns
@@ -239,13 +237,3 @@ def _make_result(
     cautions = [text for path in shown_paths.values() for text in store.warn_about_writers(path)]
     garbage = [f"hpcbert cannot read this line of Slurm's answer: {row}" for row in view.garbage]
     return Result(data, "\n".join(lines), tuple(errors), (*cautions, *garbage))
-
-
-def list_advice(view: View) -> list[str]:
-    """Return the advice for repeats that need attention, one line per state and reason."""
-    lines: dict[str, None] = {}
-    for repeat in view.repeats:
-        state = view.states[repeat.key]
-        if action := advise(repeat, state):
-            lines[replace_controls(f"{state.word} {state.reason}".strip() + f": {action}")] = None
-    return list(lines)

@@ -31,7 +31,6 @@ from hpcbert.errors import (
 )
 
 VERSION = 1
-INTERRUPTED = Interruption.exit_code
 # What pathlib and the calls below it raise instead of an OSError.
 # click names types as a programmer does.
 _TYPES = {"a valid integer range": "a whole number", "a valid integer": "a whole number"}
@@ -251,15 +250,12 @@ def _find_options(typed: str, flags: Sequence[str]) -> list[str]:
 def run_command(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
     """Run a command's body, print its result and leave with its exit code.
 
-    An interrupt leaves with 130; if the reader closed the pipe, the command ends quietly. click
-    prints its own messages about the command line.
+    An interrupt leaves with 130. click prints its own messages about the command line.
     """
     try:
         result = body()
-    except (click.ClickException, click.exceptions.Exit):
+    except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
         raise
-    except BrokenPipeError:
-        result = Result()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it becomes a message
         result = Result(
             errors=error.each if isinstance(error, Refusals) else (convert_error(error),)
@@ -279,23 +275,14 @@ def exit_with_result(command: str, result: Result, *, as_json: bool) -> NoReturn
     except BrokenPipeError:
         streams.discard_buffer(sys.stdout)
     except OSError as error:
+        streams.discard_buffer(sys.stdout)
         # A document would have held these.
         for hpcbert_error in result.errors if as_json else ():
             print_error(hpcbert_error)
-        exit_unwritten(error, code)
-    except KeyboardInterrupt:
-        streams.discard_buffer(sys.stdout)
-        print_error(Interruption("Interrupted."))
-        code = INTERRUPTED
+        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+        print_error(HpcbertError(f"Can't write to stdout: {reason}."))
+        code = code or HpcbertError.exit_code
     raise SystemExit(code)
-
-
-def exit_unwritten(error: OSError, code: int = 0) -> NoReturn:
-    """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1."""
-    streams.discard_buffer(sys.stdout)
-    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
-    print_error(HpcbertError(f"Can't write to stdout: {reason}."))
-    raise SystemExit(code or HpcbertError.exit_code)
 
 
 def returns_result(body: Callable[..., Result]) -> Callable[..., None]:

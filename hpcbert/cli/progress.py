@@ -297,19 +297,6 @@ def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     return _read_failure(repeat.watched.directory, log, device, repeat.own_outputs(state.attempt))
 
 
-def list_failures(view: View) -> list[str]:
-    """Return the causes of failures, from logs, each with its number of repeats."""
-    failures = Counter(
-        (repeat.watched.campaign.id, str(failure))
-        for repeat in view.repeats
-        if (failure := find_failure(repeat, view.states[repeat.key]))
-    )
-    return [
-        replace_controls(f"{format_count(count, 'repeat')}: {failure}")
-        for (_, failure), count in failures.items()
-    ]
-
-
 def find_flags(repeat: Repeat, state: RepeatState) -> tuple[Note, ...]:
     """Return the flags that the log of a running or completed repeat sets already."""
     if state.kind not in {Kind.RUNNING, Kind.SUCCEEDED} or repeat.watched.campaign.rehearse:
@@ -317,14 +304,20 @@ def find_flags(repeat: Repeat, state: RepeatState) -> tuple[Note, ...]:
     return read_input_notes(flow.log_path(repeat, state))
 
 
-def list_flags(view: View) -> list[str]:
-    """Return the flags of running and completed repeats, each with its number of repeats."""
-    counts = Counter(
-        f"{note.flag}: {note.detail}"
-        for repeat in view.repeats
-        for note in find_flags(repeat, view.states[repeat.key])
-    )
-    return [f"{format_count(count, 'repeat')}: {text}" for text, count in counts.items()]
+def list_causes(view: View) -> list[str]:
+    """Return why repeats failed, their flags, and what to do, each once."""
+    counts: Counter[str] = Counter()
+    actions: dict[str, None] = {}
+    for repeat in view.repeats:
+        state = view.states[repeat.key]
+        failure, action = find_failure(repeat, state), advise(repeat, state)
+        if failure:
+            counts[str(failure)] += 1
+        counts.update(f"{note.flag}: {note.detail}" for note in find_flags(repeat, state))
+        if action:
+            actions[f"{state.word} {state.reason}".strip() + f": {action}"] = None
+    causes = [f"{format_count(count, 'repeat')}: {text}" for text, count in counts.items()]
+    return [replace_controls(line) for line in (*causes, *actions)]
 
 
 def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -34,6 +33,7 @@ from hpcbert.errors import (
     UsageError,
     describe_error,
     format_count,
+    join_names,
 )
 from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.logs.setting import END, Window
@@ -141,9 +141,8 @@ def list_shortfalls(tables: Iterable[SpeedupTable]) -> tuple[HpcbertError, ...]:
         verb = "is" if invalid == 1 else "are"
         errors.append(IncompleteError(f"{invalid} of {count} repeats {verb} invalid."))
     if unfinished:
-        message = f"{unfinished} of {count} repeats {'has' if unfinished == 1 else 'have'} not "
-        hint = "Wait until they have: hpcbert monitor"
-        errors.append(UnfinishedError(f"{message}ended yet.", hint=hint))
+        message = f"{unfinished} of {count} repeats did not end yet."
+        errors.append(UnfinishedError(message, hint="Wait until they have: hpcbert monitor"))
     return tuple(errors)
 
 
@@ -233,7 +232,7 @@ def list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
     """Return an error for everything that a collection lacks."""
     errors = [*map(IncompleteError, collection.refused), *list_shortfalls(collection.tables)]
     if count := sum(log.wanted for log in collection.left_out):
-        logs = "a log" if count == 1 else f"{count} logs"
+        logs = format_count(count, "log")
         errors.append(IncompleteError(f"hpcbert left out what may be {logs}."))
     return tuple(errors)
 
@@ -252,24 +251,17 @@ def refuse_unit(form: str, unit: Unit) -> None:
 
 
 def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
-    reasons: dict[str, list[LeftOut]] = {}
+    logs_by_reason: dict[str, list[LeftOut]] = {}
     for log in collection.left_out:
-        reasons.setdefault(log.reason, []).append(log)
+        logs_by_reason.setdefault(log.reason, []).append(log)
     warnings = []
-    for reason, logs in reasons.items():
-        clause = logs[0].why if len(logs) == 1 else f"{reason} another" if logs[0].other else reason
+    for reason, logs in logs_by_reason.items():
+        clause, because = reason, "each because"
+        if len(logs) == 1:
+            clause, because = logs[0].why, "because"
         clause = clause[:1].lower() + clause[1:].rstrip(".")
-        paths = [printable_path(log.path) for log in logs[:_MAX_FILES]]
-        is_mixed = len({Path(path).is_absolute() for path in paths}) > 1
-        folder = "" if is_mixed or len(paths) == 1 else os.path.commonpath(paths)
-        names = [os.path.relpath(path, folder) if folder else path for path in paths]
-        place = f"in {folder}: " if folder else ""
-        because = "because" if len(logs) == 1 else "each because"
-        text = f"left out {format_count(len(logs), 'file')}, {because} {clause}: {place}"
-        text += ", ".join(names)
-        if len(logs) > _MAX_FILES:
-            text += f" and {len(logs) - _MAX_FILES} more, which --json names"
-        warnings.append(text)
+        names = join_names((printable_path(log.path) for log in logs), most=_MAX_FILES)
+        warnings.append(f"left out {format_count(len(logs), 'file')}, {because} {clause}: {names}")
     return tuple(warnings)
 
 

@@ -20,10 +20,10 @@ from docs.reference import write_commands, write_examples
 from hpcbert.cli import prepare
 from hpcbert.cli.help import walk_commands
 from hpcbert.cli.main import COMMANDS, root
-from hpcbert.cli.output import INTERRUPTED, Result, make_document
+from hpcbert.cli.output import Result, make_document
 from hpcbert.config import campaignfile, recipe, site
 from hpcbert.config.options import Runtime
-from hpcbert.errors import HpcbertError
+from hpcbert.errors import HpcbertError, Interruption
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
 from hpcbert.results.wording import flag_meanings
@@ -276,7 +276,7 @@ def test_exit_codes_and_variables_are_those_of_the_program():
 
     table = rows(read("docs/reference/exit-codes.md"), "code")
     written = {(int(row[0]), row[1].strip("`")) for row in table}
-    assert written == {*list_errors(HpcbertError), (0, ""), (INTERRUPTED, "interrupted")}
+    assert written == {*list_errors(HpcbertError), (0, ""), (Interruption.exit_code, "interrupted")}
     paths = (path for path in REPOSITORY.glob("hpcbert/**/*.py") if "workloads" not in path.parts)
     sources = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     variables = re.findall(r"""env\w*(?:\.get\(|\[)["']((?:HPCBERT|XDG)_\w+)["']""", sources)
