@@ -312,20 +312,16 @@ def _refuse_large(paths: Collection[Path], where: Path) -> None:
 
 
 def _read_pieces(file: BinaryIO, *, at_once: bool) -> Iterator[bytes]:
-    """Yield a file's content in pieces that no secret spans; a document at once."""
-    buffer = file.read(_MOST_DOCUMENT) if at_once else b""
-    while block := file.read(_PIECE):
-        buffer += block
-        cut = buffer.rfind(b"\n") + 1
-        key_start = buffer.rfind(b"-----BEGIN ", max(0, cut - _LONGEST_KEY), cut)
-        cut = key_start if key_start > 0 else cut
-        # A line without an end is cut anywhere.
-        cut = cut if cut or len(buffer) < 2 * _PIECE else len(buffer)
-        if cut:
-            yield buffer[:cut]
-        buffer = buffer[cut:]
-    if buffer:
-        yield buffer
+    """Yield a file's content in pieces of lines that no secret spans; a document at once."""
+    piece = file.read(_MOST_DOCUMENT) if at_once else b""
+    while lines := file.readlines(_PIECE):
+        piece += b"".join(lines)
+        # A private key that begins in the last lines may go on.
+        key_start = piece.rfind(b"-----BEGIN ", max(0, len(piece) - _LONGEST_KEY))
+        end = key_start if key_start > 0 else len(piece)
+        yield piece[:end]
+        piece = piece[end:]
+    yield piece
 
 
 def _mask(name: str, content: bytes) -> bytes:

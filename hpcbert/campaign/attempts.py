@@ -28,6 +28,8 @@ AskStates = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
 
 SCHEMA = 1
+# Of runs that had a node at the same time.
+SHARED = "shared-nodes"
 _SCHEDULERS = ("sacct", "squeue")
 _AttemptKey = tuple[str, str, int, int]
 
@@ -41,18 +43,24 @@ class RecordedStates:
     Args:
         directory: The campaign's. A record that is damaged, or has a broken seal, counts as
             missing.
+
+    Attributes:
+        sharing: The runs that shared nodes, by array, repeat and attempt: the reason that refused
+            the run, or an empty text if it was only marked.
     """
 
     def __init__(self, directory: Path) -> None:
         self._states: dict[_AttemptKey, RepeatState] = {}
+        self.sharing: dict[tuple[str, int, int], str] = {}
         path = directory / MEASUREMENTS
         try:
             data = store.read_json(path) if path.exists() else {}
             if data.get("schema") == SCHEMA and data.get(SEAL) == compute_seal(data):
                 for run in data["runs"]:
                     self._states.update(_read_verdicts(run))
+                    self.sharing.update(_read_sharing(run))
         except (UsageError, KeyError, TypeError, AttributeError):
-            self._states = {}
+            self._states, self.sharing = {}, {}
         self._repeats = {key[:3] for key in self._states}
 
     def has(self, array: Array, number: int) -> bool:
@@ -74,6 +82,12 @@ def _read_verdicts(run: Mapping[str, Any]) -> Iterator[tuple[_AttemptKey, Repeat
     for verdict in run["verdicts"]:
         state = load_state(verdict["state"])
         yield (verdict["array"], verdict["job_id"], run["repeat"], state.attempt), state
+
+
+def _read_sharing(run: Mapping[str, Any]) -> Iterator[tuple[tuple[str, int, int], str]]:
+    details = [reason["detail"] for reason in run["reasons"] if reason["code"] == SHARED]
+    if details or SHARED in run["flags"]:
+        yield (run["array"], run["repeat"], run["attempt"]), "".join(details[:1])
 
 
 # --- The newest attempt of each repeat ----------------------------------------------------------

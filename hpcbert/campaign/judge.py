@@ -64,7 +64,6 @@ from hpcbert.model import (
 from hpcbert.results.document import NodeFacts, Source, tables_data
 from hpcbert.results.interval import is_precise
 from hpcbert.results.reduce import Curves, Evidence, find_invalid_reasons, make_group, tabulate
-from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState, bounded_int, dump_state
 from hpcbert.system import redact
 from hpcbert.system.workers import map_in_parallel
@@ -194,7 +193,7 @@ def gather(
     ]
     repeats = judge.judge_all(histories, stamps)
     nearby = (nearby or NearbyCampaigns()) if with_nearby else None
-    points, sharing_warnings = _compare_repeats(watched, repeats, nearby)
+    points, sharing_warnings = _compare_repeats(watched, repeats, recorded, nearby)
     samples = tuple(
         tuple(sample for repeat in repeats if repeat.run.valid for sample in repeat.samples)
         for repeats in points.values()
@@ -241,15 +240,17 @@ def _get_nested(values: object, *keys: str) -> object:
 
 
 def _compare_repeats(
-    watched: TrackedCampaign, repeats: Sequence[JudgedRepeat], nearby: NearbyCampaigns | None
+    watched: TrackedCampaign,
+    repeats: Sequence[JudgedRepeat],
+    recorded: RecordedStates,
+    nearby: NearbyCampaigns | None,
 ) -> tuple[dict[Point, list[JudgedRepeat]], tuple[str, ...]]:
     """Return each point's repeats, and warnings.
 
     Repeats that shared nodes, that are copies, or that belong to another experiment, are refused.
     """
-    judged, warnings = refuse_shared(
-        watched, {repeat.key: repeat.run for repeat in repeats}, nearby
-    )
+    runs = {repeat.key: repeat.run for repeat in repeats}
+    judged, warnings = refuse_shared(watched, runs, recorded, nearby)
     points: dict[Point, list[JudgedRepeat]] = {}
     for repeat in repeats:
         points.setdefault(repeat.array.point, []).append(replace(repeat, run=judged[repeat.key]))
@@ -263,26 +264,25 @@ def _compare_repeats(
         for point, point_repeats in points.items()
     ]
     verdicts = refuse_unlike_runs(accounts, keep_first=False)
-    for point_repeats, runs in zip(points.values(), verdicts, strict=True):
-        pairs = zip(point_repeats, runs, strict=True)
+    for point_repeats, verdict in zip(points.values(), verdicts, strict=True):
+        pairs = zip(point_repeats, verdict, strict=True)
         point_repeats[:] = [replace(repeat, run=run) for repeat, run in pairs]
     return points, warnings
 
 
 def _warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
     """Return a sentence if repeats ran because nodes could not decide whether to skip them."""
-    count, hosts = 0, set()
-    is_adaptive = watched.campaign.protocol.precision_of_median is not None
-    for repeat in watched.repeats if is_adaptive else ():
-        for events in repeat.record.attempts.values():
-            if any(event.get("event") == "undecided" for event in events):
-                count += 1
-                hosts |= {str(event["host"]) for event in events if "host" in event}
-    if not count:
+    hosts = [
+        str(events[0].get("host", ""))
+        for repeat in watched.repeats
+        for events in repeat.record.attempts.values()
+        if any(event.get("event") == "undecided" for event in events)
+    ]
+    if not hosts:
         return ()
-    clause = format_count(count, "repeat was", "repeats were")
+    clause = format_count(len(hosts), "repeat was", "repeats were")
     clause += " made without knowing whether they were needed"
-    reason = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
+    reason = f"hpcbert did not run on {fold(tuple(sorted({*hosts})))}"
     return (f"{watched.campaign.id}: {clause}: {reason}; see slurm/*.out.",)
 
 

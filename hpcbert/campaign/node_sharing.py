@@ -17,13 +17,12 @@ from operator import itemgetter
 from pathlib import Path
 
 from hpcbert.campaign import store
-from hpcbert.campaign.evidence import MEASUREMENTS
+from hpcbert.campaign.attempts import SHARED, RecordedStates
 from hpcbert.campaign.record import Records, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.errors import UsageError, join_names
 from hpcbert.model import Reason, Run, parse_stamp
 
-SHARED = "shared-nodes"
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
 _STATUS_FILE = re.compile(r".+\.\d{1,9}\.jsonl")
@@ -159,7 +158,10 @@ def _status_times(directory: Path) -> Iterator[float]:
 
 
 def refuse_shared(
-    watched: TrackedCampaign, runs: Mapping[Key, Run], nearby: NearbyCampaigns | None
+    watched: TrackedCampaign,
+    runs: Mapping[Key, Run],
+    recorded: RecordedStates,
+    nearby: NearbyCampaigns | None,
 ) -> tuple[dict[Key, Run], tuple[str, ...]]:
     """Mark runs that shared a node, or refuse them if they had requested the node for themselves.
 
@@ -175,7 +177,6 @@ def refuse_shared(
     valid = {key: run for key, run in runs.items() if run.valid}
     counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
     sharers = _find_sharers(watched, counted, nearby)
-    recorded = _read_recorded(watched.directory)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
         array = arrays[key]
@@ -183,7 +184,7 @@ def refuse_shared(
         is_forced = watched.campaign.shares_nodes and array.request.exclusive
         shared = sharers.get((array.point.key, run.repeat), {})
         detail = _describe(shared) if shared else ""
-        earlier = refused = recorded.get((array.name, run.repeat, run.attempt))
+        earlier = refused = recorded.sharing.get((array.name, run.repeat, run.attempt))
         # What others write about their runs can't refuse your numbers.
         if array.request.exclusive and any(not attempt.owner for attempt in shared):
             refused = earlier or detail
@@ -257,21 +258,6 @@ def _find_overlapping(
                     break
                 yield attempt, later
                 yield later, attempt
-
-
-def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
-    """Return the runs with shared nodes that an earlier collect recorded.
-
-    By array, repeat and attempt; the value is the reason for refusing the run, or empty if it was
-    only marked.
-    """
-    recorded: dict[tuple[str, int, int], str] = {}
-    with suppress(UsageError, KeyError, TypeError, AttributeError):
-        for run in store.read_json(directory / MEASUREMENTS)["runs"]:
-            details = [entry["detail"] for entry in run["reasons"] if entry["code"] == SHARED]
-            if details or SHARED in run["flags"]:
-                recorded[run["array"], run["repeat"], run["attempt"]] = "".join(details[:1])
-    return recorded
 
 
 def _describe(shared: _Shared) -> str:
