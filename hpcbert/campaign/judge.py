@@ -63,7 +63,8 @@ from hpcbert.model import (
 )
 from hpcbert.results.document import NodeFacts, Source, tables_data
 from hpcbert.results.interval import is_precise
-from hpcbert.results.reduce import Curves, Evidence, find_invalid_reasons, make_group, tabulate
+from hpcbert.results.reduce import Curves, find_invalid_reasons, make_group, tabulate
+from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState, bounded_int, dump_state
 from hpcbert.system import redact
 from hpcbert.system.workers import map_in_parallel
@@ -427,17 +428,7 @@ class _Judge:
         log = self._log(repeat, history)
         path = self.watched.directory / log
         over = state.kind.over and not campaign.rehearse
-        account = Evidence(
-            state=state.word,
-            exit_code=state.step_exit,
-            log=reading.reasons,
-            over=state.kind.over,
-            alive=state.kind.alive,
-            detail=state.detail,
-            rehearsed=campaign.rehearse,
-            suspended=state.suspended,
-        )
-        reasons = find_invalid_reasons(account)
+        reasons = find_invalid_reasons(reading.reasons, state, rehearsed=campaign.rehearse)
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if over and state.word != "OUT_OF_MEMORY":
             outputs = repeat.own_outputs(state.attempt)

@@ -37,7 +37,7 @@ from hpcbert.logs.lines import SUFFIXES
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import LABELS, model_heading
 from hpcbert.model import Measured, Point, Reason, Run, Shape
-from hpcbert.results.reduce import FOREIGN, Curves, Evidence, find_invalid_reasons, make_group
+from hpcbert.results.reduce import FOREIGN, Curves, find_invalid_reasons, make_group
 from hpcbert.system.files import size_of
 from hpcbert.system.workers import map_in_parallel
 
@@ -609,8 +609,7 @@ def _make_account(point: str, number: int, read: ReadLog) -> ComparedRun:
     facts = dict(reading.stated_facts)
     if reading.setting.accumulation:
         facts["accumulation"] = reading.setting.accumulation
-    evidence = Evidence(state=FOREIGN, exit_code=None, log=reading.reasons)
-    reasons = find_invalid_reasons(evidence)
+    reasons = find_invalid_reasons(reading.reasons)
     run = Run(
         repeat=number,
         attempt=read.log.attempt,

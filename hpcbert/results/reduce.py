@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
@@ -26,6 +26,7 @@ from hpcbert.model import (
 )
 from hpcbert.results.interval import is_precise
 from hpcbert.results.metrics import compute_metrics, mfu_flags
+from hpcbert.slurm.states import RepeatState
 
 BASELINE = Shape(1, 1)
 FOREIGN = "-"
@@ -42,63 +43,46 @@ _OUTLIER_RUNS = 3
 NOISY = 0.03
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The known facts about one repeat, except its number.
-
-    Attributes:
-        state: The scheduler's word, or FOREIGN for a log that hpcbert did not submit.
-        exit_code: Of the measured step; None if not recorded.
-        log: The reasons against the log from reading it; empty if there are none.
-        over: Whether the repeat has ended; until then its log is not judged.
-        detail: The meaning of the scheduler's word here, as a clause; may be empty.
-        rehearsed: Whether the repeat replayed a sample log.
-        suspended: Seconds for which the job was suspended.
-    """
-
-    state: str
-    exit_code: int | None
-    log: tuple[Reason, ...]
-    over: bool = True
-    alive: bool = False
-    detail: str = ""
-    rehearsed: bool = False
-    suspended: float = 0.0
-
-
-def find_invalid_reasons(evidence: Evidence) -> tuple[Reason, ...]:
+def find_invalid_reasons(
+    log_reasons: tuple[Reason, ...], state: RepeatState | None = None, *, rehearsed: bool = False
+) -> tuple[Reason, ...]:
     """Return the reasons against a repeat; empty if it is valid.
 
     It is valid only if the scheduler says COMPLETED, the measured step ended with exit status 0,
     and the log is complete, has every iteration of the window, has finite losses and matches the
     request.
+
+    Args:
+        log_reasons: Those from reading its log, which is not judged before the repeat's end.
+        state: None for a log that hpcbert did not submit.
+        rehearsed: Whether the repeat replayed a sample log.
     """
-    if evidence.rehearsed or any(reason.code == "rehearsal" for reason in evidence.log):
+    if rehearsed or any(reason.code == "rehearsal" for reason in log_reasons):
         return (Reason("rehearsal", "the sample log was replayed; nothing was trained"),)
-    if evidence.state == FOREIGN:
-        return evidence.log
+    if state is None:
+        return log_reasons
     reasons = []
-    completed, detail = evidence.state == _COMPLETED, evidence.detail
-    explanation = f": {detail}" if detail else ""
-    if completed and evidence.suspended:
-        text = f"it was suspended for {evidence.suspended:g} s while its time continued"
+    completed, is_over = state.word == _COMPLETED, state.kind.over
+    explanation = f": {state.detail}" if state.detail else ""
+    if completed and state.suspended:
+        text = f"it was suspended for {state.suspended:g} s while its time continued"
         reasons.append(Reason("state", text))
-    elif not completed and evidence.alive:
-        reasons.append(Reason("unfinished", f"it is {evidence.state}{explanation}"))
+    elif not completed and state.kind.alive:
+        reasons.append(Reason("unfinished", f"it is {state.word}{explanation}"))
     elif not completed:
-        text = f"it is {evidence.state}, not {_COMPLETED}{explanation}"
+        text = f"it is {state.word}, not {_COMPLETED}{explanation}"
         reasons.append(Reason("state", text))
-    if evidence.exit_code:
-        text = f"the measured step ended with status {evidence.exit_code}"
+    if state.step_exit:
+        text = f"the measured step ended with status {state.step_exit}"
         reasons.append(Reason("exit", text))
-    elif evidence.exit_code is None and completed:
+    elif state.step_exit is None and completed:
         text = "the exit status of the measured step is not recorded"
-        reasons.append(Reason("exit", text if evidence.over else detail))
+        reasons.append(Reason("exit", text if is_over else state.detail))
     if not reasons:
-        return evidence.log
-    if not evidence.over:
+        return log_reasons
+    if not is_over:
         return tuple(reasons)
-    return (*reasons, *(reason for reason in evidence.log if reason.code != "no-log"))
+    return (*reasons, *(reason for reason in log_reasons if reason.code != "no-log"))
 
 
 class Curves:

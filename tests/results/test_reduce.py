@@ -13,6 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 from hpcbert.results import reduce
 from hpcbert.results.formats import FORMATS
+from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import cli
 from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
@@ -151,8 +152,12 @@ def test_marks_of_valid_runs_and_of_their_nodes_are_marks_of_their_row():
 @cases
 def test_a_repeat_counts_only_with_all_evidence(*, state, status, log, details, expected, text):
     reasons = (model.Reason(log, "a clause"),) if log else ()
-    evidence = reduce.Evidence(state, status, reasons, **(details or {}))
-    invalid = reduce.find_invalid_reasons(evidence)
+    values = dict(details or {})
+    rehearsed = values.pop("rehearsed", False)
+    kind = parse_state(state).kind
+    submitted = RepeatState(state, kind, "sacct", step_exit=status, **values)
+    repeat_state = None if state == reduce.FOREIGN else submitted
+    invalid = reduce.find_invalid_reasons(reasons, repeat_state, rehearsed=rehearsed)
     assert tuple(reason.code for reason in invalid) == expected
     assert (text or "") in " ".join(map(str, invalid))
 
