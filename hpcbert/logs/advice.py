@@ -111,7 +111,7 @@ def find_record(path: Path, record: Record, setting: Setting) -> int:
                 if not record.has("iteration"):
                     places.add((len(places) + 1) * (record.every or 1))
                 elif has_field(match, "iteration"):
-                    with suppress(CannotReduceError, UnknownError, ValueError):
+                    with suppress(CannotReduceError, UnknownError):
                         number = whole_number(match["iteration"])
                         places.add(int(count_completed(record, number, setting)))
     return next((place for place in sorted(places)[:-1] if place >= setting.skip), setting.skip)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
 
 from hpcbert.logs.arithmetic import CannotReduceError
@@ -87,11 +88,12 @@ def whole_number(text: bytes) -> int:
     """Return a count.
 
     Raises:
-        ValueError: The text is not a count, or too long.
+        CannotReduceError: The text is not a count, or too long.
     """
-    if len(text) > DIGITS:
-        raise ValueError(show_text(text))
-    return int(text)
+    with suppress(ValueError):
+        if len(text) <= DIGITS:
+            return int(text)
+    raise CannotReduceError("rule", f"{show_text(text)!r} is not a count")
 
 
 def show_text(text: bytes) -> str:

@@ -49,7 +49,6 @@ from hpcbert.logs.lines import (
 from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing, model_name
 from hpcbert.logs.stamps import Clock, MeasuredSpan, measure_span
 from hpcbert.logs.window import (
-    Collector,
     CoverageCheck,
     RestartCheck,
     SkippedSteps,
@@ -123,14 +122,8 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         reading: Reading = find_reader(grammar.reader)(path, setting)
         return reading
     scan = _Scan(grammar, rule, setting)
-    for name in grammar.settings:
-        if path.name != name:
-            scan.read_settings(path.with_name(name))
     try:
-        with closing(read_pieces(path)) as pieces:
-            scan.read(pieces)
-            scan.finish_beginning(pieces)
-        scan.read_closing(path)
+        scan.read(path)
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
     reading, notes = scan.conclude(), read_input_notes(path)
@@ -157,13 +150,15 @@ def read_to_end(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> R
     return reading._replace(reasons=(Reason("incomplete", detail),), missing="")
 
 
+class _CompleteError(Exception):
+    """A record is past the window and the run's end: the rest of the log is not needed."""
+
+
 class _Scan:
     """The state of one reading.
 
-    A reading has four phases. In the header, facts are gathered before any record. The first record
-    makes the collector, from what the header stated. Once the collector is done and the run's last
-    iteration was seen, the reading is complete. It is over when a record is past that end, or when
-    a problem means that there can't be a number.
+    Once the collector is done and the run's last iteration was seen, the reading is complete. It is
+    over when a record is past that end, or when a problem means that there can't be a number.
     """
 
     def __init__(self, grammar: Grammar, rule: Rule, setting: Setting) -> None:
@@ -181,9 +176,8 @@ class _Scan:
         self._unknown = ""
         # A record of the rule came without the field that the rule reads.
         self._bare = False
-        # A record is past the window and the run's end: the rest is not needed.
-        self._past = False
-        self._collector: Collector | None = None
+        self.collector = make_collector(rule, setting)
+        self._has_records = False
         # Records of several lines that begin at the end of the last piece.
         self._held: list[tuple[Record, Line]] = []
         self._cross_check = CrossCheck(grammar, rule)
@@ -212,63 +206,65 @@ class _Scan:
         return setting
 
     @property
-    def collector(self) -> Collector:
-        """Takes the rule's records; made when the first one comes, after the log's header."""
-        # Not before: how many ranks print a record may depend on the header.
-        if self._collector is None:
-            self._collector = make_collector(self.rule, self.setting.settled(self.facts.values)[0])
-        return self._collector
-
-    @property
-    def _over(self) -> bool:
-        return self._past or self.problem is not None or bool(self._unknown)
-
-    @property
     def _inside(self) -> bool:
         """Whether the window is open; a closing line's window is the whole run."""
-        if self.rule.kind == "footer":
-            return True
-        if self._collector is None:
-            # Without warm-up the window is open before its first record.
-            return self.rule.after.resolve(skip=self.setting.skip, iters=self.setting.iters) == 0
-        return self._collector.begun and not self._collector.done
+        is_open = self.collector.begun and not self.collector.done
+        return is_open or self.rule.kind == "footer"
 
     @property
     def _complete(self) -> bool:
         """Whether the rule's records, and the last iteration of the run, have been seen."""
-        is_collected = self._collector is not None and self._collector.done
-        return is_collected and self.iteration >= self.setting.reach
+        return self.collector.done and self.iteration >= self.setting.reach
 
-    def read(self, pieces: Iterable[bytes]) -> None:
-        """Take pieces until the result is known.
+    def read(self, path: Path) -> None:
+        """Take a log, and the files of settings beside it, as far as needed.
+
+        Raises:
+            NotALogError: It can't be read.
+        """
+        for name in self.grammar.settings:
+            file = path.with_name(name)
+            if file != path:
+                with suppress(NotALogError), closing(read_pieces(file)) as pieces:
+                    self.take(pieces)
+        with closing(read_pieces(path)) as pieces:
+            self.take(self._note_beginning(pieces))
+        if not self.problem:
+            self._read_closing(path)
+
+    def _note_beginning(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for data in pieces:
+            if len(self._beginning) < BEGINNING:
+                self._beginning += data[:BEGINNING]
+            yield data
+
+    def take(self, pieces: Iterable[bytes]) -> None:
+        """Take pieces until the result is known, or until nothing can become a number."""
+        try:
+            if not self.problem:
+                self._take_pieces(pieces)
+        except CannotReduceError as error:
+            self.problem = error.reason
+        except UnknownError as error:
+            self._unknown = str(error)
+        except _CompleteError:
+            pass
+
+    def _take_pieces(self, pieces: Iterable[bytes]) -> None:
+        """Take pieces.
 
         The loss of the last iteration may be printed after its record: once complete, reading
         continues to the next iteration, but no further than the next piece.
         """
         is_last = False
         for data in pieces:
-            if len(self._beginning) < BEGINNING:
-                self._beginning += data[:BEGINNING]
             self._read_piece(data)
-            del data  # Before the next piece is made, which needs its memory.
-            if self._over or is_last:
+            if is_last:
                 return
             is_last = self._complete
         # The log ends inside a record of several lines: the part that is there may be all of it.
         for record, begun_line in self._held:
             self._record(record, begun_line, first_line_end(begun_line.text))
-
-    def read_settings(self, path: Path) -> None:
-        """Take the facts of a file beside the log, if it is there."""
-        with suppress(NotALogError), closing(read_pieces(path)) as pieces:
-            for data in pieces:
-                self._read_piece(data)
-
-    def finish_beginning(self, pieces: Iterator[bytes]) -> None:
-        """Take the rest of the log's beginning, to compare it with other logs'."""
-        with suppress(NotALogError):
-            while len(self._beginning) < BEGINNING and (data := next(pieces, b"")):
-                self._beginning += data[:BEGINNING]
 
     def _read_piece(self, data: bytes) -> None:
         # One search for all texts: the text that was found decides how to read its line.
@@ -284,8 +280,6 @@ class _Scan:
             self._record_at(record, joined, 0, first_line_end(joined))
         current_start, was_inside = -1, False
         for start, index, _, end in find_lines(data, grammar.texts):
-            if self._over:
-                return
             if start != current_start and grammar.skipped:
                 # A line about skipped steps concerns those before its own record.
                 current_start, was_inside = start, self._inside
@@ -304,10 +298,7 @@ class _Scan:
         kind = kinds[index] if index < len(kinds) else None
         if isinstance(kind, Fact):
             self._restart.add(kind, line, self.iteration, inside=self._inside)
-            try:
-                self.facts.add(kind, line)
-            except CannotReduceError as error:
-                self.problem = error.reason
+            self.facts.add(kind, line)
         elif isinstance(kind, Skip):
             self._skipped.add(kind, line, inside=inside)
         elif kind is None:
@@ -315,7 +306,7 @@ class _Scan:
         elif matches := whole_matches(kind.match, line):
             text = show_text(matches[0][0])
             detail = f"{text!r} is a line of {kind.program}, which is not read"
-            self.problem = Reason("format", detail)
+            raise CannotReduceError("format", detail)
 
     def _pause(self) -> None:
         """Note that the next record may be slow, and the first one after that.
@@ -345,40 +336,29 @@ class _Scan:
         # Launchers label lines with a rank; if one rank prints, the label means nothing.
         rank = None if record.ranks == "one" else rank_of(line.text)
         for match in matches:
-            if not self._over:
-                self._match(record, match, rank)
+            self._match(record, match, rank)
 
     def _match(self, record: Record, match: re.Match[bytes], rank: int | None) -> None:
         self.foreign = False
         fields = read_fields(match, record.numbers)
         iteration: float | None = None
-        try:
-            if "iteration" in fields:
-                # From here on iterations are completed ones, whatever the program counts.
-                setting = self.setting if record.counts_steps else self._counting
-                iteration = count_completed(record, whole_number(fields["iteration"]), setting)
-            elif record.has("iteration"):
-                # A run has one without it at its beginning only.
-                if self._begun:
-                    detail = "a run begins again: the log has more than one"
-                    self.problem = Reason("window", detail)
-                    return
-                self._begun = True
-            # The rule's own record, or a later iteration's: another record of the last iteration,
-            # perhaps with its loss, may follow.
-            completed = int(iteration or 0)
-            if self._complete and (record is self.rule.record or self.iteration < completed):
-                self._past = True
-                return
-            self.iteration = max(self.iteration, completed)
-            check_loss(fields, self.iteration)
-            self._take(record, iteration, fields, rank)
-        except CannotReduceError as error:
-            self.problem = error.reason
-        except UnknownError as error:
-            self._unknown = str(error)
-        except ValueError:
-            self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
+        if "iteration" in fields:
+            # From here on iterations are completed ones, whatever the program counts.
+            setting = self.setting if record.counts_steps else self._counting
+            iteration = count_completed(record, whole_number(fields["iteration"]), setting)
+        elif record.has("iteration"):
+            # A run has one without it at its beginning only.
+            if self._begun:
+                raise CannotReduceError("window", "a run begins again: the log has more than one")
+            self._begun = True
+        # The rule's own record, or a later iteration's: another record of the last iteration,
+        # perhaps with its loss, may follow.
+        completed = int(iteration or 0)
+        if self._complete and (record is self.rule.record or self.iteration < completed):
+            raise _CompleteError
+        self.iteration = max(self.iteration, completed)
+        check_loss(fields, self.iteration)
+        self._take(record, iteration, fields, rank)
 
     def _take(
         self, record: Record, iteration: float | None, fields: dict[str, bytes], rank: int | None
@@ -401,7 +381,7 @@ class _Scan:
         self._cross_check.add(record, completed, fields, paused=pause_count > 0)
         self._coverage.add(record, completed)
 
-    def read_closing(self, path: Path) -> None:
+    def _read_closing(self, path: Path) -> None:
         """Take the closing lines that the reading did not reach, to compare the number with them.
 
         Raises:
@@ -409,7 +389,7 @@ class _Scan:
         """
         footers = (rule for rule in self.grammar.rules if rule.kind == "footer")
         rules = tuple(dict.fromkeys((*footers, *self._cross_check.closing)))
-        if not (rules or self.grammar.ends) or self.problem:
+        if not (rules or self.grammar.ends):
             return
         _, tail = read_ends(path)
         self._note_end(tail)
@@ -432,12 +412,14 @@ class _Scan:
         if text is None:
             self._bare = True
             return
-        current_collector = self._collector or self.collector
-        if current_collector.done:
+        if self.collector.done:
             return  # The run goes on to its own end.
+        if not self._has_records:
+            self._has_records = True
+            self.collector.begin(self.setting.settled(self.facts.values)[0])
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
-        current_collector.add(iteration, text, rank)
-        if current_collector.found:
+        self.collector.add(iteration, text, rank)
+        if self.collector.found:
             self._ends = self._ends[0] or self._line, self._line
         elif self.rule.kind == "clock":
             # A clock's window begins at the record before its first one.
@@ -462,13 +444,13 @@ class _Scan:
         reading = Reading(
             throughput=None,
             iteration=self.iteration,
-            found=self._collector.found if self._collector else 0,
+            found=self.collector.found,
             setting=setting,
             missing=missing,
             reasons=reasons,
             facts=tuple(self.facts.values.items()),
             foreign=self.foreign,
-            last=self._collector.last if self._collector else 0,
+            last=self.collector.last,
             beginning=checksum_beginning(self._beginning),
             closed=self.closed,
             assumed=assumed,
@@ -632,8 +614,8 @@ class _Scan:
     @property
     def _counted(self) -> int:
         """Return the iterations that the number covers: for a closing line, the whole run."""
-        if self._collector and self._collector.covered:
-            return self._collector.covered
+        if self.collector.covered:
+            return self.collector.covered
         if not self.iteration:
             return self.grammar.shortest
         reach = self.setting.iters - self.setting.skip if self.setting.reach else self.iteration
@@ -672,7 +654,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     except NotALogError:
         return Progress()
     head_scan = _Scan(grammar, rule, Setting())
-    head_scan.read([head])
+    head_scan.take([head])
     setting = head_scan.conclude().setting
     losses: list[float] = []
     matches = []
@@ -686,7 +668,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
                 matches.append(match)
             if "iteration" in fields:
                 iteration = None
-                with suppress(CannotReduceError, UnknownError, ValueError):
+                with suppress(CannotReduceError, UnknownError):
                     number = whole_number(fields["iteration"])
                     iteration = int(count_completed(record, number, setting))
     return Progress(

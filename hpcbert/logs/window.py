@@ -49,6 +49,7 @@ class Collector(ABC):
 
     Attributes:
         rule: The rule.
+        ranks: How many print a record, if several do; None if the log's header does not say.
         after, until: The window, in iterations or records.
         done: Whether everything that it reads has been seen.
         begun: Whether the next record is in the window, or an earlier one was.
@@ -62,6 +63,7 @@ class Collector(ABC):
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
         self.rule = rule
+        self.ranks: int | None = None
         self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
         self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
         self.done = False
@@ -70,6 +72,18 @@ class Collector(ABC):
         self.seen: list[Entry] = []
         self.span = Span()
         self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
+
+    def begin(self, setting: Setting) -> None:
+        """Take what the log's header states, before the first record.
+
+        Raises:
+            CannotReduceError: The rule's window is empty.
+        """
+        rule = self.rule
+        if rule.kind != "footer" and rule.after.by == rule.until.by and self.after >= self.until:
+            detail = f"a window after {rule.after.by} {self.after} until {self.until} is empty"
+            raise CannotReduceError("rule", detail)
+        self.ranks = setting.nodes if rule.record.ranks == "node" else setting.gpus
 
     @abstractmethod
     def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
@@ -99,19 +113,10 @@ class Collector(ABC):
 
 
 def make_collector(rule: Rule, setting: Setting) -> Collector:
-    """Return the collector for a rule under a protocol.
-
-    Raises:
-        CannotReduceError: The rule's window is empty.
-    """
+    """Return the collector for a rule under a protocol."""
     if rule.kind == "footer":
         return _Footers(rule, setting)
-    collector = (_Series if rule.record.ranks == "one" else _RankedSeries)(rule, setting)
-    after, until = collector.after, collector.until
-    if rule.after.by == rule.until.by and after >= until:
-        detail = f"a window after {rule.after.by} {after} until {until} is empty"
-        raise CannotReduceError("rule", detail)
-    return collector
+    return (_Series if rule.record.ranks == "one" else _RankedSeries)(rule, setting)
 
 
 class _Footers(Collector):
@@ -309,7 +314,6 @@ class _RankedSeries(Collector):
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
         super().__init__(rule, setting)
-        self.ranks = setting.nodes if rule.record.ranks == "node" else setting.gpus
         self.span = Span(self.after, self.until)
         self.covered = self.until - self.after
         self._places: set[int] = set()
