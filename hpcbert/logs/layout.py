@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +47,8 @@ _TASK = re.compile(r"(?P<run>(?!slurm-).*?[_.-]\d{2,})[_.-](?P<task>\d{1,5})(?P<
 _NAME_WORDS = (
     re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g"),
     re.compile(r"N(?P<nodes>[1-9]\d*)C(?P<gpus_per_node>[1-9]\d*)"),
-    re.compile(r"gpus?(?P<gpus>[1-9]\d*)|(?P<gpus2>[1-9]\d*)gpus?", re.IGNORECASE),
+    re.compile(r"gpus?(?P<gpus>[1-9]\d*)", re.IGNORECASE),
+    re.compile(r"(?P<gpus>[1-9]\d*)gpus?", re.IGNORECASE),
     re.compile(r"(?:bs|bz|batch|batchsize|mbs)(?P<batch_size>[1-9]\d*)", re.IGNORECASE),
     re.compile(r"(?P<precision>fp32|tf32|fp16|bf16|fp8|amp)", re.IGNORECASE),
 )
@@ -118,15 +118,13 @@ def _take_word(word: str, fields: dict[str, str]) -> bool:
     """Add the fields of a word of a name; return whether it has any."""
     for pattern in _NAME_WORDS:
         if match := pattern.fullmatch(word):
-            stated = {name.rstrip("2"): text for name, text in match.groupdict().items() if text}
-            fields.update({name: text for name, text in stated.items() if name not in fields})
+            fields |= {**match.groupdict(), **fields}
             return True
     return False
 
 
 # --- Names without a documented form --------------------------------------------------------------
 
-_Identity = tuple[int, int, str]
 _PRECISION = "|".join((*PRECISIONS, "amp"))
 _PACKED = rf"(?:\.(?:{'|'.join(SUFFIXES)}))?"
 _NAME = re.compile(
@@ -260,12 +258,11 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
     """
     findings = _Findings(pattern)
     for path in paths:
-        count_before = findings.count
-        for file, identity in _walk(path, findings.warnings):
-            findings.take(file, identity, is_named=file == path)
-        if findings.count == count_before and (path.is_dir() or len(paths) == 1):
+        files = _walk(path, findings.warnings)
+        are_taken = [findings.take(file, is_named=file == path) for file in files]
+        if not any(are_taken) and (path.is_dir() or len(paths) == 1):
             raise _no_log_error(path, pattern)
-    if not findings.count:
+    if not (findings.campaigns or findings.logs or findings.candidates):
         raise _no_log_error(paths[0], pattern)
     return findings.discovery()
 
@@ -276,30 +273,31 @@ class _Findings:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.match = _pattern_reader(pattern) if pattern else _read_dlperf
-        self.campaigns: dict[_Identity, Path] = {}
-        self.logs: dict[_Identity, LogFile] = {}
-        self.candidates: dict[_Identity, LogFile] = {}
-        self.rest: dict[_Identity, LeftOut] = {}
+        self.campaigns: dict[str, Path] = {}
+        self.logs: dict[str, LogFile] = {}
+        self.candidates: dict[str, LogFile] = {}
+        self.rest: dict[str, LeftOut] = {}
         self.links: list[LeftOut] = []
         self.warnings: list[str] = []
-        self.count = 0
 
-    def take(self, path: Path, identity: _Identity, *, is_named: bool) -> None:
-        """Take a file as a campaign, as a log, or as left out."""
+    def take(self, path: Path, *, is_named: bool) -> bool:
+        """Take a file; return whether it is a campaign, or may be a log."""
+        # The same for all links to it.
+        identity = os.path.realpath(path)
         if path.name == MANIFEST and not is_named:
             self.campaigns.setdefault(identity, path.parent)
-            self.count += 1
         elif (log := self.match(path)) or (is_named and not self.pattern):
             self._log(log or _read_other(path, is_named=True) or LogFile(path), identity)
-            self.count += 1
         elif not self.pattern and (candidate := _read_other(path)):
             self.candidates.setdefault(identity, candidate)
-            self.count += 1
-        elif self.pattern or path.parent.name != "systems" or path.suffix != ".json":
+        else:
             # MLPerf's descriptions of systems are read with the logs of their systems.
-            self.rest.setdefault(identity, self._left_out(path, is_named=is_named))
+            if self.pattern or path.parent.name != "systems" or path.suffix != ".json":
+                self.rest.setdefault(identity, self._left_out(path, is_named=is_named))
+            return False
+        return True
 
-    def _log(self, log: LogFile, identity: _Identity) -> None:
+    def _log(self, log: LogFile, identity: str) -> None:
         earlier_log = self.logs.setdefault(identity, log)
         if earlier_log is log:
             return
@@ -312,9 +310,7 @@ class _Findings:
             return LeftOut(path, f"it does not match the pattern {self.pattern}", wanted=is_named)
         if _LOG.search(path.name) is None:
             return LeftOut(path, "it does not have the name of a log", wanted=False)
-        lower_case_path = path.with_name(path.name.lower())
-        case_note = " in lower case" if _read_dlperf(lower_case_path) else ""
-        text = f"it does not have a name in DLPerf's form{case_note} (bert_b32_fp32_1.log)"
+        text = "it does not have a name in DLPerf's form (bert_b32_fp32_1.log)"
         return LeftOut(path, text, wanted=True)
 
     def discovery(self) -> Discovery:
@@ -350,53 +346,36 @@ def natural_key(text: str) -> list[str | int]:
     return parts
 
 
-def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
-    """Yield the files under a path and the kind of each; for a campaign only its manifest.
+def _walk(path: Path, warnings: list[str]) -> Iterator[Path]:
+    """Yield the files under a path, for a campaign only its manifest.
 
     Links to directories are followed, each directory once.
     """
     if not path.is_dir():
         if not path.exists():
             raise UsageError("There is no such file or directory.", where=printable_path(path))
-        yield path, _identity(path)
+        yield path
         return
-    visited: set[tuple[int, int]] = set()
-    pending = [path]
-    while pending:
-        folder = pending.pop()
-        try:
-            status = folder.stat()
-            with os.scandir(folder) as entries:
-                children = sorted(entries, key=lambda entry: natural_key(entry.name))
-        except OSError as error:
-            if folder == path:
-                raise
-            warnings.append(f"{printable_path(folder)}: can't be read: {error.strerror}.")
-            continue
-        folder_id = status.st_dev, status.st_ino
-        if folder_id in visited:
-            continue
-        visited.add(folder_id)
-        if any(entry.name == MANIFEST for entry in children):
-            yield folder / MANIFEST, (*folder_id, MANIFEST)
-            continue
-        folders = []
-        for entry in children:
-            child, is_folder = folder / entry.name, False
-            with suppress(OSError):
-                is_folder = entry.is_dir()
-            if is_folder:
-                folders.append(child)
-            else:
-                yield child, _identity(child) if entry.is_symlink() else (*folder_id, entry.name)
-        pending += reversed(folders)
 
+    def note_unreadable(error: OSError) -> None:
+        if error.filename == str(path):
+            raise error
+        folder = printable_path(Path(error.filename))
+        warnings.append(f"{folder}: can't be read: {error.strerror}.")
 
-def _identity(path: Path) -> _Identity:
-    """Return the identity of a file, the same for all links to it."""
-    folder, name = os.path.split(os.path.realpath(path))
-    status = Path(folder).stat()
-    return status.st_dev, status.st_ino, name
+    visited: set[str] = set()
+    for folder, children, files in os.walk(path, onerror=note_unreadable, followlinks=True):
+        identity = os.path.realpath(folder)
+        if identity in visited:
+            children.clear()
+            continue
+        visited.add(identity)
+        if MANIFEST in files:
+            children.clear()
+            yield Path(folder, MANIFEST)
+            continue
+        children.sort(key=natural_key)
+        yield from (Path(folder, file) for file in sorted(files, key=natural_key))
 
 
 def _no_log_error(path: Path, pattern: str) -> UsageError:

@@ -509,6 +509,8 @@ class _Scan:
             detail = f"the log ends at iteration {self.iteration} of {reach}"
             return None, "", (bare if self._bare else Reason("incomplete", detail),)
         try:
+            if not self._has_records:
+                self.collector.begin(setting)
             throughput = self.collector.reduce(setting)
             # The number may be that of a batch with packed samples.
             is_of_batch = self.rule.kind in ("clock", "step-time")
