@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -32,8 +33,8 @@ from hpcbert.logs.arithmetic import (
 from hpcbert.logs.grammar import Grammar, Record, Rule
 from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.logs.stamps import COARSEST, Clock
-from hpcbert.logs.window import Span
-from hpcbert.model import Note, Reason
+from hpcbert.logs.window import Collector, Entry, Span, Track
+from hpcbert.model import Note, Reason, Steps
 
 _RATE = r"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
 _UNIT = r"(?:samples?|seqs?|sequences?|sentences?|examples?)(?: ?/ ?|[ _]per[ _])s(?:ec|econd)?\b"
@@ -152,22 +153,6 @@ _MIN_PAUSE = 1.0
 _MIN_RECORDS = 3
 
 
-class Entry(NamedTuple):
-    """One record.
-
-    Attributes:
-        place: The iteration it completes.
-        steps: Iterations that were executed since the record before it.
-        fields: Its fields, as text.
-        paused: Whether the log explains why it may be slow.
-    """
-
-    place: int
-    steps: int
-    fields: dict[str, bytes]
-    paused: bool
-
-
 class Throughput(NamedTuple):
     """The throughput of the window by one rule.
 
@@ -180,50 +165,28 @@ class Throughput(NamedTuple):
     parts: tuple[WindowRecord, ...]
 
 
-class _Track:
-    """The records of one kind, as far as they are needed."""
+def _select_entries(
+    entries: Sequence[Entry], span: Span, *, with_first: bool
+) -> tuple[Entry | None, list[Entry]]:
+    """Return the record at which a span begins, and those inside it.
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.entries: list[Entry] = []
-        self.stride = record.every
-        self.broken = False
-
-    def add(self, place: int, fields: dict[str, bytes], *, paused: bool) -> None:
-        if self.broken or len(self.entries) >= _MAX_ENTRIES:
-            return
-        steps = 0
-        if self.entries:
-            steps = place - self.entries[-1].place
-            if steps > 0 and not self.record.every:
-                self.stride = min(self.stride or steps, steps)
-            # An iteration that is printed again, or counted back, was executed once more.
-            if steps <= 0:
-                steps = 1 if self.record.repeated == "count" else 0
-        # The first iteration compiles, allocates and tunes.
-        is_first = not self.entries or place == self.entries[0].place
-        self.entries.append(Entry(place, steps, fields, paused or is_first))
-
-    def within(self, span: Span, *, with_first: bool) -> tuple[Entry | None, list[Entry]]:
-        """Return the record at which a span begins, and those inside it.
-
-        Args:
-            span: The window.
-            with_first: Whether the first iteration of the run, which compiles and tunes, takes part
-                where there are others. In a clock it never does: that begins at its end.
-        """
-        start: Entry | None = None
-        inside: list[Entry] = []
-        for entry in self.entries:
-            if span.until is not None and entry.place > span.until:
-                break
-            if span.after is not None and entry.place <= span.after:
-                start, inside = entry, []
-            else:
-                inside.append(entry)
-        first_place = self.entries[0].place
-        later_entries = list(dropwhile(lambda entry: entry.place == first_place, inside))
-        return start, inside if with_first else later_entries or inside
+    Args:
+        span: The window.
+        with_first: Whether the first iteration of the run, which compiles and tunes, takes part
+            where there are others. In a clock it never does: that begins at its end.
+    """
+    start: Entry | None = None
+    inside: list[Entry] = []
+    for entry in entries:
+        if span.until is not None and int(entry.place) > span.until:
+            break
+        if span.after is not None and entry.place <= span.after:
+            start, inside = entry, []
+        else:
+            inside.append(entry)
+    first_place = entries[0].place
+    later_entries = list(dropwhile(lambda entry: entry.place == first_place, inside))
+    return start, inside if with_first else later_entries or inside
 
 
 class CrossCheck:
@@ -231,33 +194,26 @@ class CrossCheck:
 
     Args:
         grammar: How the framework's logs are read.
-        chosen: The rule that gives the result.
+        collector: Takes the records of the rule that gives the result.
     """
 
-    def __init__(self, grammar: Grammar, chosen: Rule) -> None:
+    def __init__(self, grammar: Grammar, collector: Collector) -> None:
         self.grammar = grammar
-        self.chosen = chosen
+        self.collector = collector
+        self.chosen = chosen = collector.rule
         self.other_rules = (*grammar.independent(chosen), *closing_rules(grammar, chosen))
         # The other rules that read a closing line.
         self.closing = tuple(rule for rule in self.other_rules if rule.kind == "footer")
-        rules = (chosen, *self.other_rules)
-        self._tracks = {
-            rule.record.name: _Track(rule.record)
-            for rule in rules
-            if rule.kind not in ("footer", "custom")
-        }
+        self._tracks = [Track(rule) for rule in self.other_rules if rule.kind != "footer"]
         self._closing: dict[str, list[bytes]] = {}
 
     def add(
-        self, record: Record, iteration: int | None, fields: dict[str, bytes], *, paused: bool
+        self, record: Record, iteration: float | None, fields: dict[str, bytes], *, paused: bool
     ) -> None:
-        """Take a record; without an iteration, its place follows from its count."""
-        track = self._tracks.get(record.name)
-        if track is None:
-            return
-        if iteration is None:
-            iteration = (len(track.entries) + 1) * (record.every or 1)
-        track.add(iteration, fields, paused=paused)
+        """Take a record for the other rules that read it."""
+        for track in self._tracks:
+            if track.rule.record is record and len(track.entries) < _MAX_ENTRIES:
+                track.add(iteration, fields.get(track.rule.field, b""), paused=paused)
 
     def close(self, rule: Rule, text: bytes) -> None:
         """Take the number of a closing line, as text."""
@@ -373,18 +329,49 @@ class CrossCheck:
         try:
             if rule.kind == "footer":
                 return self._by_closing(rule, span, setting)
-            track = self._tracks.get(rule.record.name)
+            is_chosen = rule is self.chosen
+            tracks = [self.collector.track] if is_chosen else self._tracks
+            track = next(track for track in tracks if track.rule is rule)
             is_ranked_clock = rule.kind == "clock" and rule.record.ranks != "one"
-            if track is None or not track.entries or is_ranked_clock:
+            if not track.entries or is_ranked_clock:
                 return None
-            start, inside = track.within(span, with_first=with_first)
-            if not inside or (span.until is not None and inside[-1].place != span.until):
+            start, inside = _select_entries(track.entries, span, with_first=with_first)
+            if not inside or (span.until is not None and int(inside[-1].place) != span.until):
                 return None
-            if rule.kind != "clock":
-                return _throughput_by_values(rule, inside, track.stride, setting)
-            return _throughput_by_clock(rule, start, inside, setting)
-        except (CannotReduceError, UnknownError, KeyError, ValueError, ZeroDivisionError):
+            if any(math.isnan(entry.value) for entry in inside):
+                return None
+            if rule.kind == "clock" and start is None and rule.record.is_elapsed:
+                # Its time is 0 at the run's start.
+                start = Entry(0, 0.0, b"0")
+                inside[0] = inside[0]._replace(steps=int(inside[0].place))
+            if rule.kind == "clock" and start:
+                inside = [start, *inside]
+            return _measure(rule, inside, track.stride, setting)
+        except (CannotReduceError, UnknownError, ZeroDivisionError):
             return None
+
+    def steps(self, setting: Setting) -> Steps | None:
+        """Return the iterations in the chosen rule's records; None if they have none."""
+        span, track = self.collector.span, self.collector.track
+        entries = [entry for entry in self.collector.averaged if entry.place <= (span.until or 0)]
+        if self.chosen.kind == "clock":
+            # A step that was taken back is not one of the run's.
+            pairs = [*zip(entries, entries[:1] + entries, strict=False)]
+            entries = [a._replace(steps=a.steps * (a.place > b.place)) for a, b in pairs]
+        if self.chosen.kind == "footer" or not entries:
+            return None
+        try:
+            pace = _measure(self.chosen, entries, track.stride, setting)
+            batch = setting.batch("global", micro=self.chosen.record.counts == "micro-batches")
+        except (CannotReduceError, UnknownError, ZeroDivisionError):
+            return None  # A bandwidth, or a rate of unknown batches.
+        parts = pace.parts if pace else ()
+        seconds = [
+            part.seconds / part.steps if self.chosen.kind == "clock" else batch / part.rate
+            for part in parts
+        ]
+        places = array("q", [part.place for part in parts])
+        return Steps(places, array("d", seconds), span.after or 0, span.until or 0)
 
     def _by_closing(self, rule: Rule, span: Span, setting: Setting) -> Throughput | None:
         texts = self._closing.get(rule.name, [])
@@ -430,29 +417,31 @@ def _describe_missing_accumulation(chosen: Rule) -> str:
     )
 
 
-def _throughput_by_clock(
-    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting
+def _measure(
+    rule: Rule, entries: Sequence[Entry], stride: int, setting: Setting
 ) -> Throughput | None:
-    if start is None and rule.record.is_elapsed:
-        # Its time is 0 at the run's start.
-        start = Entry(0, 0, {"time": b"0"}, paused=True)
-        inside = [inside[0]._replace(steps=inside[0].place), *inside[1:]]
-    entries = [start, *inside] if start else list(inside)
+    """Return the throughput of some records; a clock's begins at the first of them."""
+    if rule.kind == "clock":
+        return _throughput_by_clock(rule, entries, setting)
+    return _throughput_by_values(rule, entries, stride, setting)
+
+
+def _throughput_by_clock(
+    rule: Rule, entries: Sequence[Entry], setting: Setting
+) -> Throughput | None:
     if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
         return None
-    clock = Clock(rule.record.time)
-    moments = [clock.read(entry.fields["time"]) for entry in entries]
-    length = moments[-1] - moments[0]
-    texts = [entry.fields["time"] for entry in entries]
-    if length <= 0 or clock.resolution(texts) > COARSEST * length:
+    length = entries[-1].value - entries[0].value
+    texts = [entry.text for entry in entries]
+    if length <= 0 or Clock(rule.record.time).resolution(texts) > COARSEST * length:
         return None
     batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
     parts = []
-    for entry, (earlier, later) in zip(entries[1:], pairwise(moments), strict=True):
-        seconds = later - earlier
+    for earlier, entry in pairwise(entries):
+        seconds = entry.value - earlier.value
         if seconds > 0 and entry.steps:
             rate = entry.steps * batch / seconds
-            parts.append(WindowRecord(entry.place, rate, seconds, entry.paused, entry.steps))
+            parts.append(WindowRecord(int(entry.place), rate, seconds, entry.paused, entry.steps))
     steps = sum(entry.steps for entry in entries[1:])
     return Throughput(batch * steps / length, tuple(parts))
 
@@ -464,21 +453,20 @@ def _throughput_by_values(
     step_counts += [entry.steps for entry in inside[1:]]
     if rule.record.ranks != "one":
         step_counts = [stride or 1] * len(inside)
-    values = [parse_number(entry.fields[rule.field]) * rule.factor for entry in inside]
     measured = [
-        (entry, steps, value)
-        for entry, steps, value in zip(inside, step_counts, values, strict=True)
-        if value > 0 and steps
+        (entry, steps)
+        for entry, steps in zip(inside, step_counts, strict=True)
+        if entry.value > 0 and steps
     ]
     if not measured:
         return None
-    rates = average_each(rule, [value for _, _, value in measured], stride or 1, setting)
+    rates = average_each(rule, [entry.value for entry, _ in measured], stride or 1, setting)
     batch = 0  # Unknown: so are the lengths.
     with suppress(UnknownError):
         batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
     parts = tuple(
-        WindowRecord(entry.place, rate, steps * batch / rate, entry.paused, steps)
-        for (entry, steps, _), rate in zip(measured, rates, strict=True)
+        WindowRecord(int(entry.place), rate, steps * batch / rate, entry.paused, steps)
+        for (entry, steps), rate in zip(measured, rates, strict=True)
     )
     seconds = math.fsum([part.steps / part.rate for part in parts])
     return Throughput(sum(part.steps for part in parts) / seconds, parts)

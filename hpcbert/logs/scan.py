@@ -53,7 +53,6 @@ from hpcbert.logs.window import (
     RestartCheck,
     SkippedSteps,
     make_collector,
-    step_durations,
 )
 from hpcbert.model import Note, Reason, Steps
 
@@ -180,7 +179,7 @@ class _Scan:
         self._has_records = False
         # Records of several lines that begin at the end of the last piece.
         self._held: list[tuple[Record, Line]] = []
-        self._cross_check = CrossCheck(grammar, rule)
+        self._cross_check = CrossCheck(grammar, self.collector)
         self._coverage = CoverageCheck(grammar, rule)
         # By record: the previous one, to distinguish a second copy of it from a step of its own.
         self._last: dict[str, tuple[float | None, dict[str, bytes]]] = {}
@@ -369,17 +368,15 @@ class _Scan:
             self._last[record.name] = (iteration, fields)
             if previous_record and is_copy(previous_record, (iteration, fields)):
                 return
-        was_inside = self._inside
+        was_inside, paused = self._inside, self._paused.get(record.name, 0)
+        self._paused[record.name] = max(0, paused - 1)
         if record is self.rule.record:
-            self._collect(iteration, fields, rank)
+            self._collect(iteration, fields, rank, paused=paused > 0)
         # The record that the window begins after may be of its first iterations, too.
         if "sequence_length" in fields and (was_inside or self._inside):
             self._lengths.add(whole_number(fields["sequence_length"]))
-        if pause_count := self._paused.get(record.name, 0):
-            self._paused[record.name] = pause_count - 1
-        completed = None if iteration is None else int(iteration)
-        self._cross_check.add(record, completed, fields, paused=pause_count > 0)
-        self._coverage.add(record, completed)
+        self._cross_check.add(record, iteration, fields, paused=paused > 0)
+        self._coverage.add(record, iteration)
 
     def _read_closing(self, path: Path) -> None:
         """Take the closing lines that the reading did not reach, to compare the number with them.
@@ -407,18 +404,26 @@ class _Scan:
             if line_starts and not self.grammar.ends:
                 self.closed = self.closed or min(line_starts) >= last_record_start
 
-    def _collect(self, iteration: float | None, fields: dict[str, bytes], rank: int | None) -> None:
+    def _collect(
+        self,
+        iteration: float | None,
+        fields: dict[str, bytes],
+        rank: int | None,
+        *,
+        paused: bool,
+    ) -> None:
         text = fields.get(self.rule.field)
         if text is None:
             self._bare = True
             return
+        entry = self.collector.track.add(iteration, text, paused=paused)
         if self.collector.done:
             return  # The run goes on to its own end.
         if not self._has_records:
             self._has_records = True
             self.collector.begin(self.setting.settled(self.facts.values)[0])
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
-        self.collector.add(iteration, text, rank)
+        self.collector.add(entry, rank)
         if self.collector.found:
             self._ends = self._ends[0] or self._line, self._line
         elif self.rule.kind == "clock":
@@ -465,7 +470,7 @@ class _Scan:
             flags=flags,
             notes=notes,
             unchecked=self._unchecked(),
-            steps=step_durations(self.rule, setting, self.collector),
+            steps=self._cross_check.steps(setting),
             measured=measure_span(first_line, last_line, self.rule.record, self._beginning),
         )
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,13 +26,70 @@ from hpcbert.logs.arithmetic import (
 from hpcbert.logs.fields import DIGITS, show_text, whole_matches
 from hpcbert.logs.grammar import STARTED_FACT, Fact, Grammar, Record, Rule, Skip
 from hpcbert.logs.lines import Line
-from hpcbert.logs.setting import END, Setting, UnknownError
+from hpcbert.logs.setting import END, Setting
 from hpcbert.logs.stamps import COARSEST, Clock
-from hpcbert.model import Counted, Steps
+from hpcbert.model import Counted
 
 _MAX_RANKS = 1 << 16
-# The completed iterations at a record, not always whole, and its number.
-Entry = tuple[float, float]
+
+
+class Entry(NamedTuple):
+    """One record, as a rule reads it.
+
+    Attributes:
+        place: The completed iterations, not always whole.
+        value: Its rate, its duration or its moment; NaN for other text, which may not matter.
+        text: The same as the log prints it.
+        steps: Iterations that were executed since the record before it.
+        paused: Whether the log explains why it may be slow.
+    """
+
+    place: float
+    value: float
+    text: bytes = b""
+    steps: int = 0
+    paused: bool = False
+
+
+class Track:
+    """The records of one rule, in the log's order.
+
+    Attributes:
+        entries: All of them, including the warm-up.
+        stride: Iterations from one record to the next: from the recipe, else the smallest seen.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.entries: list[Entry] = []
+        self.stride = rule.record.every
+        self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
+
+    def add(self, iteration: float | None, text: bytes, *, paused: bool) -> Entry:
+        """Take a record; without an iteration, its place follows from its count."""
+        place = iteration
+        if place is None:
+            place = (len(self.entries) + 1) * (self.rule.record.every or 1)
+        steps = 0
+        if self.entries:
+            steps = int(place) - int(self.entries[-1].place)
+            if steps > 0 and not self.rule.record.every:
+                self.stride = min(self.stride or steps, steps)
+            # An iteration that is printed again, or counted back, was executed once more.
+            if steps <= 0:
+                steps = 1 if self.rule.record.repeated == "count" else 0
+        # The first iteration compiles, allocates and tunes.
+        is_first = not self.entries or place == self.entries[0].place
+        self.entries.append(Entry(place, self._read(text), text, steps, paused or is_first))
+        return self.entries[-1]
+
+    def _read(self, text: bytes) -> float:
+        try:
+            if self._clock:
+                return self._clock.read(text)
+            return parse_number(text) * self.rule.factor
+        except (ValueError, CannotReduceError):
+            return math.nan
 
 
 class Span(NamedTuple):
@@ -56,7 +111,8 @@ class Collector(ABC):
         found: Records taken from the window.
         repeats: Steps of the window that were executed but did not advance.
         last: The last record so far, in the unit of the window's end; 0 if nothing is counted.
-        seen: Every record up to the window's end, including the warm-up; none for closing lines.
+        track: Every record that was read.
+        averaged: The same, from `reduce` on averaged over ranks.
         span: The window in iterations, as far as known; from `reduce` on, as the next one.
         covered: Iterations that the number covers, 0 if only the program knows.
     """
@@ -69,9 +125,9 @@ class Collector(ABC):
         self.done = False
         self.begun = self.after == 0
         self.found = self.repeats = self.last = self.covered = 0
-        self.seen: list[Entry] = []
+        self.track = Track(rule)
+        self.averaged = self.track.entries
         self.span = Span()
-        self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
 
     def begin(self, setting: Setting) -> None:
         """Take what the log's header states, before the first record.
@@ -86,8 +142,8 @@ class Collector(ABC):
         self.ranks = setting.nodes if rule.record.ranks == "node" else setting.gpus
 
     @abstractmethod
-    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
-        """Take one record: its iteration (completed ones), its number and its rank.
+    def add(self, entry: Entry, rank: int | None) -> None:
+        """Take one record of the track, and its rank.
 
         Raises:
             CannotReduceError: The log can't give a number any more.
@@ -102,15 +158,6 @@ class Collector(ABC):
             UnknownError: A setting is missing.
         """
 
-    def _read(self, text: bytes) -> float:
-        """Return a rate, a duration or a moment; NaN for other text, which may not matter."""
-        try:
-            if self._clock:
-                return self._clock.read(text)
-            return parse_number(text) * self.rule.factor
-        except (ValueError, CannotReduceError):
-            return math.nan
-
 
 def make_collector(rule: Rule, setting: Setting) -> Collector:
     """Return the collector for a rule under a protocol."""
@@ -124,13 +171,13 @@ class _Footers(Collector):
 
     _value = b""
 
-    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
+    def add(self, entry: Entry, rank: int | None) -> None:  # noqa: ARG002
         is_only = self.rule.which == "only"
-        if self.found and is_only and parse_number(text) != parse_number(self._value):
-            numbers = f"{self._value.decode()} and {text.decode(errors='replace')}"
+        if self.found and is_only and parse_number(entry.text) != parse_number(self._value):
+            numbers = f"{self._value.decode()} and {entry.text.decode(errors='replace')}"
             raise CannotReduceError("rule", f"the log has several closing lines: {numbers}")
         self.found = 1
-        self._value = text
+        self._value = entry.text
         self.done = self.rule.which == "first"
 
     def reduce(self, setting: Setting) -> float:
@@ -154,36 +201,25 @@ class _Series(Collector):
         # -1: no record has come yet; 0 is a place if programs report before the first step.
         self._last: float = -1
         self._records = 0
-        # Iterations from one record to the next: from the recipe, else the smallest seen.
-        self._stride = rule.record.every
-        self._first: float = -1
+        self._stride = 0
         self._start: Entry | None = None
         self._entries: list[Entry] = []
-        # The first record in the window with an unreadable number: refused only if it matters.
-        self._unread: tuple[float, bytes] | None = None
-        self._texts: list[bytes] = []
 
-    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
-        value = self._read(text)
+    def add(self, entry: Entry, rank: int | None) -> None:  # noqa: ARG002
         self._records += 1
-        place = self._records * (self.rule.record.every or 1) if iteration is None else iteration
-        is_repeated = self._follow(place)
-        self.seen.append((place, value))
-        position = self._position(self.rule.until.by, place)
+        self._stride = self.track.stride
+        is_repeated = self._follow(entry.place)
+        position = self._position(self.rule.until.by, entry.place)
         self.last = max(0, position)
-        self.begun = self._position(self.rule.after.by, place) >= self.after
-        if self._position(self.rule.after.by, place) <= self.after:
+        self.begun = self._position(self.rule.after.by, entry.place) >= self.after
+        if self._position(self.rule.after.by, entry.place) <= self.after:
             # A step count that falls back behind its beginning opens the window a second time.
-            self._start, self._entries, self.repeats = (place, value), [], 0
-            self._texts = [text]
+            self._start, self._entries, self.repeats = entry, [], 0
             self.found = 0
             return
-        self._texts.append(text)
-        if math.isnan(value) and self._unread is None:
-            self._unread = (place, text)
         # A step that is printed twice is a copy, or was executed twice: the recipe says which.
-        if not is_repeated or self._counts_again(place):
-            self._entries.append((place, value))
+        if not is_repeated or self._counts_again(entry.place):
+            self._entries.append(entry)
             self.found += 1
         if position > self.until:
             detail = f"no record ends at iteration {self.until}, the next one ends at {position}"
@@ -197,13 +233,12 @@ class _Series(Collector):
         """Take the next iteration; return whether it was printed before."""
         last_place, self._last = self._last, place
         if last_place < 0:
-            self._first = place
             return False
         # A first step whose gradients overflowed is taken back. NVIDIA's PyTorch BERT counts
         # 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch, fp16_bs96_gpu1): each line
         # is a step that was executed.
         is_counted = self.rule.record.repeated == "count"
-        if is_counted and place == self._first == last_place - 1:
+        if is_counted and place == self.track.entries[0].place == last_place - 1:
             self.repeats += 1
             return True
         if place < last_place:
@@ -211,9 +246,6 @@ class _Series(Collector):
                 f"iterations go back from {last_place} to {place}: the log has more than one run"
             )
             raise CannotReduceError("window", detail)
-        if place > last_place and not self.rule.record.every:
-            step = int(place - last_place)
-            self._stride = min(self._stride or step, step)
         return place == last_place
 
     def _counts_again(self, place: float) -> bool:
@@ -239,7 +271,7 @@ class _Series(Collector):
         if not self._entries:
             raise CannotReduceError("window", "no record is inside the window")
         self._note_span()
-        places = [place for place, _ in self._entries]
+        places = [entry.place for entry in self._entries]
         repeated_places = {a for a, b in pairwise(places) if a == b}
         # No overflow prints most iterations again.
         if 2 * len(repeated_places) > len(set(places)):
@@ -248,16 +280,17 @@ class _Series(Collector):
         if self.rule.kind == "clock":
             return self._by_clock(setting)
         self._check_gapless()
-        if self._unread:
-            place, text = self._unread
-            detail = f"{show_text(text)!r} of iteration {place} is not a number"
-            raise CannotReduceError("rule", detail)
-        return average(self.rule, [value for _, value in self._entries], self._stride, setting)
+        for entry in self._entries:
+            if math.isnan(entry.value):
+                detail = f"{show_text(entry.text)!r} of iteration {entry.place} is not a number"
+                raise CannotReduceError("rule", detail)
+        values = [entry.value for entry in self._entries]
+        return average(self.rule, values, self._stride, setting)
 
     def _note_span(self) -> None:
-        last_place = self._entries[-1][0]
-        after = int(self._start[0]) if self._start else None
-        begin = self._start[0] if self._start else self._entries[0][0] - self._stride
+        last_place = self._entries[-1].place
+        after = int(self._start.place) if self._start else None
+        begin = self._start.place if self._start else self._entries[0].place - self._stride
         if self.rule.after.by == "iteration":
             after = begin = self.after
         self.covered = int(last_place - begin)
@@ -269,22 +302,23 @@ class _Series(Collector):
         # Each record covers `stride` iterations, so the window's must follow one another by exactly
         # that, from its beginning to its end. A gap is a lost record.
         _require_stride(self._stride)
-        places = sorted({int(place) for place, _ in self._entries})
+        places = sorted({int(entry.place) for entry in self._entries})
         start = self.after
         if self.rule.after.by == "record":
-            start = int(self._start[0]) if self._start else places[0] - self._stride
+            start = int(self._start.place) if self._start else places[0] - self._stride
             places = [place for place in places if place > start]
         # A first record that is off its own stride covers fewer iterations than the others.
-        is_regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
+        first, stride = self.track.entries[0].place, self._stride
+        is_regular = stride == 1 or self.rule.record.every or first % stride == 0
         end = places[-1] if places else start
         if not is_regular:
-            detail = f"the first record is of iteration {self._first}, each covers {self._stride}"
+            detail = f"the first record is of iteration {first}, each covers {stride}"
             raise CannotReduceError("window", detail)
-        _require_places(start, places, range(start + self._stride, end + 1, self._stride))
+        _require_places(start, places, range(start + stride, end + 1, stride))
 
     def _by_clock(self, setting: Setting) -> float:
         if self._start is None or (
-            self.rule.after.by == "iteration" and self._start[0] != self.after
+            self.rule.after.by == "iteration" and self._start.place != self.after
         ):
             detail = f"no record ends at iteration {self.after}, where the window begins"
             if self.after == 0:
@@ -296,10 +330,10 @@ class _Series(Collector):
             detail = "iterations are printed again, but not every one is printed"
             raise CannotReduceError("window", detail)
         # Steps that did not advance took time as well.
-        steps = self._entries[-1][0] - self._start[0] + self.repeats
-        moments = [self._start[1], *(moment for _, moment in self._entries)]
-        seconds = duration(moments)
-        resolution = Clock(self.rule.record.time).resolution(self._texts)
+        steps = self._entries[-1].place - self._start.place + self.repeats
+        entries = [self._start, *self._entries]
+        seconds = duration([entry.value for entry in entries])
+        resolution = Clock(self.rule.record.time).resolution([entry.text for entry in entries])
         if resolution > COARSEST * seconds:
             detail = (
                 f"times are printed to {resolution:g} s, too coarse for a window of {seconds:g} s"
@@ -320,9 +354,8 @@ class _RankedSeries(Collector):
         self._values: dict[int, dict[int, float]] = {}
         self._most_ranks = 0
 
-    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
-        value = self._read(text)
-        place = int(iteration or 0)
+    def add(self, entry: Entry, rank: int | None) -> None:
+        place = int(entry.place)
         if place > self.until:
             return
         self._places.add(place)
@@ -337,7 +370,7 @@ class _RankedSeries(Collector):
             is_twice = rank_key in values
             problem = f"by rank {rank} twice" if is_twice else f"by more than {self.ranks} ranks"
             raise CannotReduceError("window", f"iteration {place} is printed {problem}")
-        values[rank_key] = value
+        values[rank_key] = entry.value
         if len(values) >= self._most_ranks:
             self.last = place if len(values) > self._most_ranks else max(self.last, place)
             self._most_ranks = len(values)
@@ -357,7 +390,7 @@ class _RankedSeries(Collector):
         counts = {place: len(values) for place, values in sorted(self._values.items())}
         full_places = [place for place, count in counts.items() if count == ranks]
         _require_places(self.after, full_places, expected)
-        self.seen = [(place, self._over_ranks(place)) for place in counts]
+        self.averaged = [Entry(place, self._over_ranks(place), b"", stride) for place in counts]
         series = [self._over_ranks(place) for place in expected]
         if self.rule.kind != "clock":
             return average(self.rule, series, stride, setting)
@@ -406,46 +439,6 @@ def counted_part(rule: Rule, skip: int, iters: int) -> Counted:
     return Counted(skip, None if iters == END else iters, counted)
 
 
-def step_durations(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:
-    """Return the iterations in a rule's records; None if they have none."""
-    entries, span = collector.seen, collector.span
-    if not entries:
-        return None
-    try:
-        steps = [
-            step for step in _seconds_per_step(rule, setting, entries) if 0 < step[1] < math.inf
-        ]
-    except (CannotReduceError, UnknownError):
-        return None  # A closing line, a bandwidth, or a rate of unknown batches.
-    iterations = array("q", [int(place) for place, _ in steps])
-    seconds = array("d", [step_seconds for _, step_seconds in steps])
-    until = int(entries[-1][0]) if span.until is None else span.until
-    return Steps(iterations, seconds, span.after or 0, until)
-
-
-def _seconds_per_step(rule: Rule, setting: Setting, entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield each record's end, and the seconds of one of its iterations."""
-    if rule.kind == "clock":
-        for (previous_place, begin), (place, end) in pairwise(entries):
-            if place > previous_place:
-                yield place, (end - begin) / (place - previous_place)
-        return
-    micro = rule.record.counts == "micro-batches"
-    batch = setting.batch("global", micro=micro)
-    if rule.kind == "rate":
-        for place, value in entries:
-            if value > 0:
-                yield place, batch / throughput(rule, value, setting)
-        return
-    # If a program counts only the steps of a node, one step is a share of the run's.
-    share = batch / setting.batch(rule.batch, micro=micro)
-    gaps = (b - a for (a, _), (b, _) in pairwise(entries) if b > a)
-    stride = (rule.record.every or min(gaps, default=1)) if rule.kind == "elapsed" else 1
-    for place, value in entries:
-        if value > 0:
-            yield place, share * (1 / value if rule.kind == "step-rate" else value / stride)
-
-
 # --- Whether the log has the iterations that a number covers -------------------------------------
 
 
@@ -470,10 +463,10 @@ class CoverageCheck:
         self._record = records[0] if is_needed and records else None
         self._places: set[int] = set()
 
-    def add(self, record: Record, iteration: int | None) -> None:
+    def add(self, record: Record, iteration: float | None) -> None:
         """Take a record; only those that count iterations matter."""
         if record is self._record and iteration is not None:
-            self._places.add(iteration)
+            self._places.add(int(iteration))
 
     def check(self, setting: Setting) -> None:
         """Search for a gap in the protocol's window, and before it.
