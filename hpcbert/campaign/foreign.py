@@ -20,7 +20,6 @@ from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, UsageError, format_count
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.advice import find_frameworks, find_obstacle, find_record
 from hpcbert.logs.fields import FactValue, parse_fact, read_fields, whole_matches
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import FIELDS, LogFile, printable_path
@@ -31,7 +30,14 @@ from hpcbert.logs.lines import (
     read_ends,
     read_pieces,
 )
-from hpcbert.logs.scan import Reading, read, read_to_end
+from hpcbert.logs.scan import (
+    Reading,
+    find_frameworks,
+    find_obstacle,
+    find_record,
+    read,
+    read_to_end,
+)
 from hpcbert.logs.setting import END, Setting, Window, model_facts
 from hpcbert.logs.window import counted_part
 from hpcbert.model import Counted, Reason, Shape

@@ -30,11 +30,10 @@ from hpcbert.campaign.pooling import (
 )
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.logs import failures
-from hpcbert.logs.advice import explain_unread, find_frameworks
 from hpcbert.logs.grammar import Rule
 from hpcbert.logs.layout import LeftOut, LogFile, experiment_folder, natural_key, printable_path
 from hpcbert.logs.lines import SUFFIXES
-from hpcbert.logs.scan import Reading
+from hpcbert.logs.scan import Reading, explain_unread, find_frameworks
 from hpcbert.logs.setting import LABELS, model_heading
 from hpcbert.model import Measured, Point, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Curves, find_invalid_reasons, make_group

@@ -426,6 +426,15 @@ def _measure(
     return _throughput_by_values(rule, entries, stride, setting)
 
 
+def measure_last(track: Track, setting: Setting) -> float | None:
+    """Return samples per second of the last record, or between the last two; None if unknown."""
+    try:
+        pace = _measure(track.rule, track.entries[-2:], track.stride, setting)
+    except (CannotReduceError, UnknownError, ZeroDivisionError, IndexError):
+        return None
+    return pace.parts[-1].rate if pace and pace.parts else None
+
+
 def _throughput_by_clock(
     rule: Rule, entries: Sequence[Entry], setting: Setting
 ) -> Throughput | None:

@@ -5,6 +5,7 @@ All as far as its log says so.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -16,11 +17,7 @@ from hpcbert.model import Note
 
 # From the PyTorch reference: seconds that rank 0 waited inside the window, and the window's
 # seconds.
-_WHOLE = re.compile(
-    rb'^hpcbert-result \{[^\n]{0,20000}"data_wait_seconds": ([0-9.e+-]{1,25})', re.MULTILINE
-)
-_MEAN = re.compile(rb'"iteration_seconds_mean": ([0-9.e+-]{1,25})')
-_COUNT = re.compile(rb'"iters": (\d{1,9}), "skip": (\d{1,9})')
+_RESULT = re.compile(rb"^hpcbert-result (\{[^\n]{0,20000}\})$", re.MULTILINE)
 # From Paddle's programs: seconds of reading and of a whole batch, the means of each record.
 _PARTS = re.compile(rb"reader_cost: ([0-9.]{1,20}) s(?:ec)?, (?:avg_)?batch_cost: ([0-9.]{1,20}) s")
 # From Megatron's programs, with timers: milliseconds of getting a batch, and of a whole iteration.
@@ -46,8 +43,7 @@ def read_input_notes(log: Path) -> tuple[Note, ...]:
 def find_input_notes(head: bytes, tail: bytes) -> tuple[Note, ...]:
     """Return what `read_input_notes` does, from the ends of a log."""
     notes = []
-    # Most logs have none of these: looking for plain text takes a tenth of the time.
-    if b"hpcbert: ranks have " in head and (match := _CPUS.search(head)):
+    if match := _CPUS.search(head):
         mine, all_cpus = match[1].decode(), match[2].decode()
         notes.append(Note("few-cpus", f"{mine} of {all_cpus} CPUs a rank: {_MORE_CPUS}"))
     share = _find_share([tail])
@@ -85,15 +81,12 @@ def _find_share(pieces: Iterable[bytes]) -> float | None:
 
 
 def _share_of_result(piece: bytes) -> float | None:
-    match = _WHOLE.search(piece) if b"data_wait_seconds" in piece else None
+    match = _RESULT.search(piece)
     if match is None:
         return None
-    line = piece[match.start() : piece.find(b"\n", match.end())]
-    mean, count = _MEAN.search(line), _COUNT.search(line)
-    if mean is None or count is None:
-        return None
-    with suppress(ValueError):
-        window = float(mean[1]) * (int(count[1]) - int(count[2]))
-        share = float(match[1]) / window if window > 0 else math.nan
+    with suppress(ValueError, KeyError, TypeError, ZeroDivisionError, OverflowError):
+        result = json.loads(match[1])
+        window = result["iteration_seconds_mean"] * (result["iters"] - result["skip"])
+        share = float(result["data_wait_seconds"] / window)
         return share if 0 <= share <= 1 else None
     return None

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
-    average,
     count_completed,
-    parse_number,
 )
-from hpcbert.logs.crosscheck import CrossCheck
+from hpcbert.logs.crosscheck import CrossCheck, measure_last
 from hpcbert.logs.fields import (
     FactValue,
     LogFacts,
@@ -47,11 +45,12 @@ from hpcbert.logs.lines import (
     read_pieces,
 )
 from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing, model_name
-from hpcbert.logs.stamps import Clock, MeasuredSpan, measure_span
+from hpcbert.logs.stamps import MeasuredSpan, measure_span
 from hpcbert.logs.window import (
     CoverageCheck,
     RestartCheck,
     SkippedSteps,
+    Track,
     make_collector,
 )
 from hpcbert.model import Note, Reason, Steps
@@ -664,45 +663,123 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     head_scan.take([head])
     setting = head_scan.conclude().setting
     losses: list[float] = []
-    matches = []
-    iteration = None
+    track = Track(rule)
+    iteration: float | None = None
     for record in grammar.records:
         for match in record_matches(tail, record):
-            fields = {name: text for name, text in match.groupdict().items() if text is not None}
+            fields = read_fields(match, ())
             if "loss" in fields:
                 losses.append(loose_float(fields["loss"]))
-            if record is rule.record and rule.field in fields:
-                matches.append(match)
             if "iteration" in fields:
                 iteration = None
                 with suppress(CannotReduceError, UnknownError):
                     number = whole_number(fields["iteration"])
-                    iteration = int(count_completed(record, number, setting))
+                    iteration = count_completed(record, number, setting)
+            if record is rule.record and rule.field in fields:
+                track.add(iteration, fields[rule.field], paused=False)
     return Progress(
-        iteration=iteration,
-        throughput=_current_throughput(rule, matches[-2:], setting),
+        iteration=None if iteration is None else int(iteration),
+        throughput=measure_last(track, setting),
         loss=losses[-1] if losses else None,
         notes=find_input_notes(head, tail),
     )
 
 
-def _current_throughput(
-    rule: Rule, matches: list[re.Match[bytes]], setting: Setting
-) -> float | None:
-    """Return the result of the last record, or of the time between the last two."""
+# --- Which framework's log a file is, and where its records are ----------------------------------
+
+# A framework's lines appear near the beginning of its log.
+_MAX_BYTES = 1 << 23
+# A framework with similar lines matches fewer lines, and rarely as many.
+_ENOUGH_RECORDS = 20
+_FAR_FEWER = 4
+_TEXT = frozenset((*b"\t\n\r\x1b\b\f", *range(0x20, 0x100)))
+_BINARY = 0.1
+
+
+def find_frameworks(
+    path: Path, grammars: Mapping[str, Grammar], assumed: str = ""
+) -> tuple[str, ...]:
+    """Return the frameworks whose lines a log has, those with the most of them.
+
+    Never raises, whatever the path leads to.
+
+    Args:
+        assumed: The assumed framework; if it has about as many lines, there are no others.
+    """
+    counts = dict.fromkeys(grammars, 0)
+    # To say what a log looks like, similar records are enough.
+    unsigned = {name for name, grammar in grammars.items() if grammar.signs and not assumed}
+    excluded: set[str] = set()
+    bytes_read = 0
+    with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+        for piece in pieces:
+            for name, grammar in grammars.items():
+                count = counts[name] + _count_records(piece, grammar)
+                counts[name] = min(count, _ENOUGH_RECORDS)
+                if any(sign in piece for sign in grammar.signs):
+                    unsigned.discard(name)
+                texts = tuple(other.contains for other in grammar.others) if not assumed else ()
+                for start, index, _, end in find_lines(piece, texts):
+                    if whole_matches(grammar.others[index].match, cut_line(piece, start, end)[0]):
+                        excluded.add(name)
+            bytes_read += len(piece)
+            if bytes_read > _MAX_BYTES or max(counts.values(), default=0) == _ENOUGH_RECORDS:
+                break
+    counts |= dict.fromkeys(unsigned | excluded, 0)
+    highest_count = max(counts.values(), default=0)
+    if counts.get(assumed, 0) * _FAR_FEWER >= highest_count:
+        return ()
+    return tuple(name for name, count in counts.items() if highest_count and count == highest_count)
+
+
+def _count_records(piece: bytes, grammar: Grammar) -> int:
+    """Return the number of a grammar's records in a piece of a log, counted up to a limit."""
+    count = 0
+    for record in grammar.records:
+        for _, line in record_lines(piece, record):
+            is_ignored = any(text in line.text for text in record.ignore)
+            count += bool(not is_ignored and whole_matches(record.match, line))
+            if count >= _ENOUGH_RECORDS:
+                return count
+    return count
+
+
+def explain_unread(path: Path, framework: str, similar_frameworks: tuple[str, ...]) -> Reason:
+    """Return the reason for a log with few lines of a framework, or none."""
+    message = f"{path.name} has no line of {framework}"
+    if similar_frameworks:
+        names = " or ".join(similar_frameworks)
+        return Reason("format", f"{message}, but looks like a log of {names}")
+    detail = f"{message}: the run ended before the first, or it is another format"
+    return find_obstacle(path) or Reason("incomplete", detail)
+
+
+def find_obstacle(path: Path) -> Reason | None:
+    """Return why a file can't be the log of any program; None if it is a text."""
     try:
-        places = [
-            count_completed(rule.record, whole_number(match["iteration"]), setting)
-            for match in matches
-            if has_field(match, "iteration")
-        ]
-        step = places[-1] - places[0] if len(places) > 1 else 0
-        if rule.kind != "clock":
-            value = parse_number(matches[-1][rule.field]) * rule.factor
-            return average(rule, [value], max(1, int(step)), setting)
-        clock = Clock(rule.record.time)
-        seconds = [clock.read(match["time"]) for match in matches]
-        micro = rule.record.counts == "micro-batches"
-        return setting.batch("global", micro=micro) * step / (seconds[-1] - seconds[0]) or None
-    except (CannotReduceError, UnknownError, ValueError, IndexError, ZeroDivisionError):
-        return None
+        head = read_ends(path)[0]
+        is_empty = path.stat().st_size == 0
+    except (OSError, NotALogError) as error:
+        return Reason("no-log", f"{path.name} {error}")
+    if is_empty:
+        return Reason("incomplete", f"{path.name} is empty")
+    # A file of only zero bytes has nothing left to read.
+    if not head or sum(byte not in _TEXT for byte in head) > _BINARY * len(head):
+        detail = f"{path.name} is not a text file; if it is compressed, unpack it first"
+        return Reason("format", detail)
+    return None
+
+
+def find_record(path: Path, record: Record, setting: Setting) -> int:
+    """Return the iterations at a log's first record after the warm-up; else the warm-up's."""
+    places: set[int] = set()
+    with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+        for piece in pieces:
+            for match in record_matches(piece, record):
+                if not record.has("iteration"):
+                    places.add((len(places) + 1) * (record.every or 1))
+                elif has_field(match, "iteration"):
+                    with suppress(CannotReduceError, UnknownError):
+                        number = whole_number(match["iteration"])
+                        places.add(int(count_completed(record, number, setting)))
+    return next((place for place in sorted(places)[:-1] if place >= setting.skip), setting.skip)
