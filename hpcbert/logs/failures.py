@@ -50,8 +50,6 @@ _SHOWN = 120
 # The exit status after the kernel killed a process for memory: 128 and SIGKILL (mm/oom_kill.c).
 _SIGKILL = 137
 _SHOWN_LINE = 160
-# Lines of a traceback to search for its end; Python itself cuts one that recurses.
-_FRAMES = 400
 _TRACEBACK = b"traceback (most recent call last)"
 # `[1,3]<stderr>:` of mpirun, `  3: ` of srun, `[rank3]: ` and `[n1:0] ` of programs.
 _LABEL = re.compile(
@@ -59,6 +57,14 @@ _LABEL = re.compile(
 )
 # `vs003: ` of pdsh, which looks like a shell's own name.
 _HOST = re.compile(rb"[a-z][\w.-]{0,63}: +")
+# A traceback up to its first line that is not indented. Lines without its label are other ranks';
+# Python itself cuts one that recurses.
+_TRACEBACK_END = re.compile(
+    rb"(?P<label>%s|[a-z][\w.-]{0,63}: |)[^\r\n]*?traceback \(most recent call last\)[^\n]*\n"
+    rb"(?:(?P=label)(?:[ \t\r][^\n]*)?\n|(?!(?P=label))[^\n]*\n){0,400}"
+    rb"(?P=label)(?P<end>\S[^\n]*)" % _LABEL.pattern,
+    re.IGNORECASE | re.MULTILINE,
+)
 _EXCEPTION = (
     rb"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
     rb"(?:Error|Exception|Interrupt|Expired|Iteration|SystemExit)"
@@ -269,7 +275,7 @@ def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
     for start, index, _, end in find_lines(data.lower(), texts):
         line = data[start:end]
         if texts[index] == _TRACEBACK:
-            line_start, error_line = start, _end_of_traceback(data, start, end)
+            line_start, error_line = start, _end_of_traceback(data, start)
         elif start == line_start:  # the same line by another of its words
             continue
         else:
@@ -306,27 +312,17 @@ def _classify_line(text: bytes) -> _ErrorLine | None:
     return None
 
 
-def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
+def _end_of_traceback(data: bytes, start: int) -> _ErrorLine | None:
     """Return the line that ends a traceback: the first one that is not indented."""
-    head = data[start:end]
-    label = head[: head.lower().find(_TRACEBACK)]
-    for _ in range(_FRAMES):
-        start, end = end + 1, data.find(b"\n", end + 1)
-        if start >= len(data):
-            return None
-        end = len(data) if end < 0 else end
-        line = data[start : min(end, start + LINE)].rstrip(b"\r").rpartition(b"\r")[2]
-        line = line.removeprefix(label) if label.strip() else line
-        # Other ranks' lines can't continue a labelled traceback.
-        is_other_rank = label.strip() and _LABEL.match(line)
-        if not line.strip() or line[:1] in b" \t" or is_other_rank:
-            continue
-        if _read_forms().wrappers.search(line) or line.lower().startswith(_TRACEBACK):
-            return None
-        if _NAME_ONLY.fullmatch(line):
-            line = _append_next_line(line, data, end)
-        return 2 if _read_forms().peers.search(line) else 3, line.strip()
-    return None
+    match = _TRACEBACK_END.match(data, start)
+    if match is None:
+        return None
+    line = match["end"][:LINE].rstrip(b"\r").rpartition(b"\r")[2]
+    if _read_forms().wrappers.search(line) or line.lower().startswith(_TRACEBACK):
+        return None
+    if _NAME_ONLY.fullmatch(line):
+        line = _append_next_line(line, data, match.end())
+    return 2 if _read_forms().peers.search(line) else 3, line.strip()
 
 
 def _append_next_line(text: bytes, data: bytes, end: int) -> bytes:
