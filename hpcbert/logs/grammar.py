@@ -28,6 +28,7 @@ from hpcbert.system.decode import (
     GIVEN,
     Count,
     EncodedAs,
+    Filled,
     Invalid,
     Range,
     check_choice,
@@ -85,7 +86,7 @@ def find_number_groups(pattern: str, names: Container[str]) -> tuple[NumberGroup
     """Return the groups of a pattern that are numbers, and how far to check each."""
     number_groups = []
     for group in _GROUP.finditer(pattern):
-        after = _end_of_group(pattern, group.end())
+        after = _end_of_group(pattern, group.start())
         # An optional letter, as in `(…)K?`, ends nothing.
         is_optional = pattern[after + 1 : after + 2] in ("?", "*", "{")
         has_own_text = _is_literal(pattern, after) and not is_optional
@@ -105,23 +106,18 @@ def _is_literal(pattern: str, position: int) -> bool:
     return backslashes % 2 == 0
 
 
-def _end_of_group(pattern: str, position: int) -> int:
-    """Return the place after the parenthesis that closes the group around a place."""
-    depth, in_set = 1, False
-    while position < len(pattern) and depth:
-        character = pattern[position]
-        if character == "\\":
-            position += 1
-        elif in_set:
-            in_set = character != "]"
-        elif character == "[":
-            in_set = True
-            # A bracket that comes first in a set is literal.
-            position += len(re.match(r"\^?\]?", pattern[position + 1 :])[0])  # type: ignore[index]
-        else:
-            depth += {"(": 1, ")": -1}.get(character, 0)
-        position += 1
-    return position
+def _end_of_group(pattern: str, start: int) -> int:
+    """Return the place after a group: the first parenthesis that completes a pattern ends it."""
+    ends = (match.end() for match in re.finditer(r"\)", pattern) if match.start() > start)
+    return next((end for end in ends if _is_pattern(pattern[start:end])), len(pattern))
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text.encode())
+    except re.error:
+        return False
+    return True
 
 
 # --- Where a number begins and ends, so that a part is never read as the whole --------------------
@@ -163,12 +159,6 @@ def _encode_line_text(text: str) -> bytes:
     return text.encode()
 
 
-def _require_filled(requirement: str, text: str) -> str:
-    if not text.strip():
-        raise Invalid(f"must say {requirement}")
-    return text
-
-
 def _compile(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(text.encode(), re.MULTILINE)
@@ -178,12 +168,6 @@ def _compile(text: str) -> re.Pattern[bytes]:
 
 def _compile_folded(text: str) -> re.Pattern[bytes]:
     return re.compile(_compile(text).pattern, re.MULTILINE | re.IGNORECASE)
-
-
-def _require_above(bound: float, value: float) -> float:
-    if not value > bound:
-        raise Invalid(f"must be above {bound:g}, not {value:g}")
-    return value
 
 
 def _check_name(text: str) -> str:
@@ -477,7 +461,7 @@ class OtherProgram(LineKind):
         program: Its name, for the reason.
     """
 
-    program: Annotated[str, partial(_require_filled, "which program prints the line")]
+    program: Filled
 
 
 @dataclass(frozen=True)
@@ -494,7 +478,7 @@ class FailureWords:
     """
 
     kind: Literal["device-oom", "host-oom"]
-    source: Annotated[str, partial(_require_filled, "the project and file that the words are from")]
+    source: Filled
     contains: Annotated[bytes, EncodedAs(str, _encode_line_text)] = b""
     match: Annotated[re.Pattern[bytes], EncodedAs(str, _compile_folded)] = re.compile(b"")
     exits: tuple[Annotated[int, Range(1, 255)], ...] = ()
@@ -545,8 +529,8 @@ class Grammar:
     signs: tuple[_Bytes, ...] = ()
     ends: tuple[_Bytes, ...] = ()
     settings: tuple[Annotated[str, _check_name], ...] = ()
-    tolerance: Annotated[float, partial(_require_above, 0)] = 0.1
-    factor: Annotated[float, partial(_require_above, 1)] = 15.0
+    tolerance: Annotated[float, Range(1e-9, math.inf, "must be above 0")] = 0.1
+    factor: Annotated[float, Range(1.001, math.inf, "must be above 1")] = 15.0
     shortest: Count = 10
     shortest_seconds: _AtLeast0 = 0
     accumulation: Count = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import MAXYEAR, MINYEAR, date
 from pathlib import Path
 from typing import NamedTuple
@@ -21,17 +21,21 @@ from hpcbert.logs.grammar import Grammar, Record
 from hpcbert.logs.lines import Line, NotALogError, read_ends, remove_labels
 
 DAY = 86400.0
-_TIME = rb"(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
-_TIME_OF_DAY = re.compile(_TIME)
-_DATE_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[T -]+" + _TIME)
-_MONTH_DAY = re.compile(rb"(\d\d)(\d\d) +" + _TIME)
-_CTIME = re.compile(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
-_NUMBER = re.compile(rb"\d{1,17}(?:\.\d{1,12})?")
-_DECIMAL = re.compile(rb"(\d{1,17}(?:\.\d{0,17})?)(?:[eE][+-]?\d{1,2})?")
+_TIME = rb"(?P<hour>\d{1,2}):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_DATES = {
+    "time-of-day": re.compile(_TIME),
+    "month-day": re.compile(rb"(?P<month>\d\d)(?P<day>\d\d) +" + _TIME),
+    "date-time": re.compile(rb"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T -]+" + _TIME),
+    "ctime": re.compile(
+        rb"(?:\w{3} )?(?P<month>[A-Z]\w\w) +(?P<day>\d{1,2}) " + _TIME + rb" (?P<year>\d{4})"
+    ),
+}
+_MOMENT = re.compile(rb"\d{1,17}(?:\.\d{1,12})?")
+_ELAPSED = re.compile(rb"(\d{1,17}(?:\.\d{0,17})?)(?:[eE][+-]?\d{1,2})?")
+_NUMBERS = {"epoch": _MOMENT, "epoch-ms": _MOMENT, "elapsed": _ELAPSED, "elapsed-hours": _ELAPSED}
 # Share of a window that the last digit of an elapsed time may count.
 COARSEST = 0.01
-_ELAPSED_UNITS = {"elapsed": 1.0, "elapsed-hours": 3600.0}
-_MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _LEAP_YEAR, _LONGEST_MONTH = 366, 31
 _DAYS_TO_2000 = 730120  # Keeps the seconds small: a double then holds a tenth of a microsecond.
 _FEBRUARY_28, _MARCH_1 = 59, 61
@@ -49,19 +53,8 @@ class Clock:
     """
 
     def __init__(self, form: str) -> None:
-        self._read: Callable[[bytes], float] = {
-            "epoch": lambda text: _parse_number(_NUMBER, text),
-            "epoch-ms": lambda text: _parse_number(_NUMBER, text) / 1000,
-            "date-time": _parse_date_time,
-            "ctime": _parse_ctime,
-            "elapsed": lambda text: _parse_number(_DECIMAL, text),
-            "elapsed-hours": lambda text: 3600 * _parse_number(_DECIMAL, text),
-            "time-of-day": self._time_of_day,
-            "month-day": self._month_day,
-        }[form]
         self._form = form
-        self._last = -1.0
-        self._last_day = 0
+        self._last: tuple[int, float] | None = None
         self._days = 0
 
     def read(self, text: bytes) -> float:
@@ -70,7 +63,19 @@ class Clock:
         Raises:
             ValueError: The text has another form.
         """
-        return self._read(text)
+        if self._form in _NUMBERS:
+            return _parse_number(self._form, text)
+        # The days of 2000, a leap year.
+        day, seconds = _parse_date(self._form, text, year=2000)
+        if self._form not in _PARTIAL_FORMS:
+            return day * DAY + seconds
+        last_day, last_seconds = self._last or (day, seconds)
+        if self._form == "month-day":
+            self._days += _days_between(last_day, day)
+        elif seconds < last_seconds - DAY / 2:
+            self._days += 1
+        self._last = day, seconds
+        return self._days * DAY + seconds
 
     def resolution(self, texts: Iterable[bytes]) -> float:
         """Return the seconds that the last digit of the last stamp counts; 0 unless it is rounded.
@@ -78,29 +83,13 @@ class Clock:
         Only an elapsed time is: some programs print it with a fixed number of digits, without
         zeros at its end, so that the stamp with most digits says how many these are.
         """
-        matches = [_DECIMAL.fullmatch(text) for text in texts]
-        unit = _ELAPSED_UNITS.get(self._form)
-        if unit is None or not matches or not all(matches):
+        if _NUMBERS.get(self._form) is not _ELAPSED:
             return 0.0
-        digits = max(len(match[1].replace(b".", b"").lstrip(b"0")) for match in matches if match)
-        value = float(matches[-1][0]) if matches[-1] else 0.0
-        return unit * 10.0 ** (math.floor(math.log10(value)) + 1 - digits) if value else 0.0
-
-    def _time_of_day(self, text: bytes) -> float:
-        seconds = _seconds_of_day(_match_parts(_TIME_OF_DAY, text))
-        if seconds < self._last - DAY / 2:
-            self._days += 1
-        self._last = seconds
-        return self._days * DAY + seconds
-
-    def _month_day(self, text: bytes) -> float:
-        parts = _match_parts(_MONTH_DAY, text)
-        # The days of 2000, a leap year.
-        day = _day_number(2000, int(parts[0]), int(parts[1]))
-        if self._last_day:
-            self._days += _days_between(self._last_day, day)
-        self._last_day = day
-        return self._days * DAY + _seconds_of_day(parts[2:])
+        matches = [match for match in map(_ELAPSED.fullmatch, texts) if match]
+        value = float(matches[-1][0]) if matches else 0.0
+        digits = [len(match[1].replace(b".", b"").lstrip(b"0")) for match in matches]
+        unit = 3600.0 if self._form == "elapsed-hours" else 1.0
+        return unit * 10.0 ** (math.floor(math.log10(value)) + 1 - max(digits)) if value else 0.0
 
 
 def _days_between(last_day: int, day: int) -> int:
@@ -111,43 +100,42 @@ def _days_between(last_day: int, day: int) -> int:
     return days + _LEAP_YEAR if days < -_LEAP_YEAR // 2 else days
 
 
-def _match_parts(pattern: re.Pattern[bytes], text: bytes) -> tuple[bytes, ...]:
-    match = pattern.fullmatch(text.strip())
+def _parse_number(form: str, text: bytes) -> float:
+    if not _NUMBERS[form].fullmatch(text):
+        raise ValueError(text)
+    number = float(text)
+    if form == "elapsed-hours":
+        return 3600 * number
+    return number / 1000 if form == "epoch-ms" else number
+
+
+def _parse_date(form: str, text: bytes, *, year: int) -> tuple[int, float]:
+    """Return the days since the end of 1999, and the seconds of the day.
+
+    A day that its month lacks is one of the next; a time of day alone is of day 0.
+
+    Args:
+        year: The year of a stamp without one.
+    """
+    match = _DATES[form].fullmatch(text.strip())
     if match is None:
         raise ValueError(text)
-    return match.groups(b"")
-
-
-def _seconds_of_day(parts: tuple[bytes, ...]) -> float:
-    """Return the seconds since midnight of (hours, minutes, seconds, fraction)."""
-    hours, minutes, seconds, fraction = parts
-    whole_seconds = int(hours) * 3600 + int(minutes) * 60 + int(seconds)
-    return whole_seconds + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
-
-
-def _day_number(year: int, month: int, day: int) -> int:
-    """Return the days since the end of 1999; a day that its month lacks is one of the next."""
+    fields = match.groupdict()
+    fraction = fields["fraction"]
+    minutes = int(fields["hour"]) * 60 + int(fields["minute"])
+    seconds = minutes * 60 + int(fields["second"])
+    seconds_of_day = seconds + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+    if form == "time-of-day":
+        return 0, seconds_of_day
+    month, day = fields["month"], int(fields["day"])
     if not 1 <= day <= _LONGEST_MONTH:
-        raise ValueError(day)
-    return date(year, month, 1).toordinal() + day - _DAYS_TO_2000
-
-
-def _parse_date_time(text: bytes) -> float:
-    year, month, day, *time = _match_parts(_DATE_TIME, text)
-    return _day_number(int(year), int(month), int(day)) * DAY + _seconds_of_day(tuple(time))
-
-
-def _parse_ctime(text: bytes) -> float:
-    month, day, *time, year = _match_parts(_CTIME, text)
-    month_offset = _MONTHS.find(month)
-    if month_offset < 0 or month_offset % 3:
         raise ValueError(text)
-    return _day_number(int(year), month_offset // 3 + 1, int(day)) * DAY + _seconds_of_day(
-        tuple(time)
-    )
+    number = int(month) if month.isdigit() else _MONTHS.index(month) + 1
+    first_day = date(int(fields.get("year", year)), number, 1).toordinal()
+    return first_day + day - _DAYS_TO_2000, seconds_of_day
 
 
-_EPOCH = _parse_date_time(b"1970-01-01 00:00:00")
+_EPOCH = date(1970, 1, 1).toordinal() + 1 - _DAYS_TO_2000
 
 
 def nearest_moment(form: str, text: bytes, moment: float) -> float:
@@ -160,29 +148,17 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
     Raises:
         ValueError: The text has another form.
     """
+    if form in _NUMBERS:
+        return _parse_number(form, text)
+    moment_year = 1970 + int(moment // (365.2425 * DAY))
+    moment_year = max(MINYEAR + 1, min(moment_year, MAXYEAR - 1))
+    years = range(moment_year - 1, moment_year + 2) if form == "month-day" else (moment_year,)
+    dates = [_parse_date(form, text, year=year) for year in years]
     if form == "time-of-day":
-        seconds = _seconds_of_day(_match_parts(_TIME_OF_DAY, text))
+        seconds = dates[0][1]
         return seconds + DAY * round((moment - seconds) / DAY)
-    if form == "month-day":
-        month, day, *time = _match_parts(_MONTH_DAY, text)
-        moment_year = 1970 + int(moment // (365.2425 * DAY))
-        moment_year = max(MINYEAR + 1, min(moment_year, MAXYEAR - 1))
-        midnights = (
-            _day_number(year, int(month), int(day)) * DAY - _EPOCH
-            for year in (moment_year - 1, moment_year, moment_year + 1)
-        )
-        seconds = _seconds_of_day(tuple(time))
-        return min(
-            (midnight + seconds for midnight in midnights),
-            key=lambda candidate: abs(candidate - moment),
-        )
-    return Clock(form).read(text) - (0.0 if form in {"epoch", "epoch-ms"} else _EPOCH)
-
-
-def _parse_number(pattern: re.Pattern[bytes], text: bytes) -> float:
-    if not pattern.fullmatch(text):
-        raise ValueError(text)
-    return float(text)
+    moments = [(day - _EPOCH) * DAY + seconds for day, seconds in dates]
+    return min(moments, key=lambda candidate: abs(candidate - moment))
 
 
 # Seconds by which a stamp may lie outside of its step: stamps in whole seconds, clocks of several
