@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +61,7 @@ from hpcbert.results.interval import min_repeats
 from hpcbert.results.nodes import POWER, list_history
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.runner import PrefetchingRunner, run
+from hpcbert.system.runner import MemoRunner, run
 from hpcbert.system.workers import track
 
 _HISTORY_COLUMNS = (
@@ -323,28 +322,28 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     points = None if order.file else order.base
     if points and order.each_node:
         points = replace(points, tables=select_one_node(points.tables))
-    with closing(PrefetchingRunner(run)) as ahead:
-        plans = [
-            request.plan_campaigns(
-                replace(order.options, nodelist=node) if node else order.options,
-                file=order.file,
-                like="",
-                rehearse=False,
-                ahead=ahead,
-                results=points,
-                submitter=submitter,
-            )
-            for node in nodes
-        ]
-        drafts = [draft for plan in plans for draft in plan.drafts]
-        measured = [array.point for draft in drafts for array in draft.campaign.measured]
-        shapes = {str(point.shape) for point in measured if point.shape.nodes > 1}
-        if order.each_node and shapes:
-            raise UsageError(
-                f"--each-node measures points of one node, not {', '.join(sorted(shapes))}.",
-                hint="Name a campaign.toml with shapes of one node.",
-            )
-        errors, doubts = request.find_obstacles(drafts, force=force, ahead=ahead)
+    asks = MemoRunner(run)
+    plans = [
+        request.plan_campaigns(
+            replace(order.options, nodelist=node) if node else order.options,
+            file=order.file,
+            like="",
+            rehearse=False,
+            run=asks,
+            results=points,
+            submitter=submitter,
+        )
+        for node in nodes
+    ]
+    drafts = [draft for plan in plans for draft in plan.drafts]
+    measured = [array.point for draft in drafts for array in draft.campaign.measured]
+    shapes = {str(point.shape) for point in measured if point.shape.nodes > 1}
+    if order.each_node and shapes:
+        raise UsageError(
+            f"--each-node measures points of one node, not {', '.join(sorted(shapes))}.",
+            hint="Name a campaign.toml with shapes of one node.",
+        )
+    errors, doubts = request.find_obstacles(drafts, force=force, run=asks)
     if errors:
         return Result(errors=errors)
     store.record_submit(runs)

@@ -6,7 +6,6 @@ import difflib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from hpcbert.results.grid import align_rows
 from hpcbert.scheduler.base import Supply
 from hpcbert.script.draft import by_hand
 from hpcbert.script.request import Cost, format_hours, hours_unit, refuse_expensive, sum_hours
-from hpcbert.system.runner import PrefetchingRunner, run
+from hpcbert.system.runner import MemoRunner, run
 
 _NOTHING = "-"
 _LEGEND = (
@@ -82,10 +81,9 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
         return _write_example(file or Path("campaign.toml"))
 
     announce_runs(options.runs, options.site_file)
-    with closing(PrefetchingRunner(run)) as ahead:
-        submission = plan_campaigns(
-            options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True
-        )
+    submission = plan_campaigns(
+        options, file=file, like=like, rehearse=rehearse, run=MemoRunner(run), planned=True
+    )
     runs, skipped = find_own_campaigns(Path(submission.site.runs))
     outlooks = [forecast(draft, runs, run=run) for draft in submission.drafts]
     points = [point for outlook in outlooks for point in outlook.points]

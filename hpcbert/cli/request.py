@@ -52,7 +52,7 @@ from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands
 from hpcbert.system import redact
 from hpcbert.system.decode import decode
-from hpcbert.system.runner import PrefetchingRunner
+from hpcbert.system.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ def plan_campaigns(
     file: Path | None,
     like: str,
     rehearse: bool,
-    ahead: PrefetchingRunner,
+    run: Runner,
     name: str = "",
     note: str = "",
     dry: bool = False,
@@ -395,10 +395,6 @@ def plan_campaigns(
         stem = Path(campaign_file.where).stem if campaign_file else like
         stem = re.sub(r"[^\w.-]+", "-", _STAMP.sub("", stem))
         name = f"{stem[:40]}-{format_stamp(time.time())}"
-    for request in () if planned else requests:
-        backend = scheduler.create_scheduler(request.options.scheduler, SchedulerContext(ahead))
-        for argv in backend.list_queries(request.site, request.recipe):
-            ahead.begin(argv, env=backend.query_environment)
     drafts: list[Draft] = []
     warnings: list[str] = []
     submitter = submitter or find_submitter()
@@ -407,7 +403,7 @@ def plan_campaigns(
         submitter = replace(submitter, token=os.urandom(3).hex())
         scheduler_name = request.options.scheduler
         refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
-        backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(ahead))
+        backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(run))
         submit_options = replace(
             backend.fit(request.options, request.site, request.recipe),
             name=name,
@@ -450,15 +446,15 @@ def refuse_costly(plan: SubmitPlan, *, tries: int) -> None:
 
 
 def find_obstacles(
-    drafts: Sequence[Draft], *, force: bool, ahead: PrefetchingRunner
+    drafts: Sequence[Draft], *, force: bool, run: Runner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return the errors that prevent submitting campaigns; without errors, the warnings."""
     findings = {
-        finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=ahead)
+        finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=run)
     }
     if not force and all(finding.status != "fail" for finding in findings):
         for draft in drafts:
-            backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(ahead))
+            backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(run))
             tests = backend.impossible(draft.campaign.arrays, draft.scripts)
             findings |= dict.fromkeys(tests)
     failures = [finding for finding in findings if finding.status == "fail"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from hpcbert.errors import CheckError, HpcbertError, Interruption
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import RESUME, SchedulerContext
 from hpcbert.script.draft import Draft
-from hpcbert.system.runner import PrefetchingRunner
+from hpcbert.system.runner import MemoRunner
 from hpcbert.system.runner import run as plain_run
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
@@ -60,12 +59,10 @@ def submit_new(
     runs = announce_runs(options.runs, options.site_file)
     if not dry:
         store.record_submit(runs)
-    with closing(PrefetchingRunner(plain_run)) as ahead:
-        plan = request.plan_campaigns(
-            options, file=file, rehearse=rehearse, ahead=ahead, dry=dry, **texts
-        )
-        request.refuse_costly(plan, tries=1 + (retries or 0))
-        errors, doubts = request.find_obstacles(plan.drafts, force=dry or force, ahead=ahead)
+    asks = MemoRunner(plain_run)
+    plan = request.plan_campaigns(options, file=file, rehearse=rehearse, run=asks, dry=dry, **texts)
+    request.refuse_costly(plan, tries=1 + (retries or 0))
+    errors, doubts = request.find_obstacles(plan.drafts, force=dry or force, run=asks)
     warnings = (*plan.warnings, *doubts)
     if errors:
         return Result(errors=errors, warnings=warnings)

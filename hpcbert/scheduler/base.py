@@ -384,18 +384,6 @@ class Scheduler(ABC):
             SchedulerError: There is such a job, or the scheduler does not answer.
         """
 
-    def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
-        """Return the commands that `fit` and `obstacles` will most likely run.
-
-        Their environment is `query_environment`.
-        """
-        return ()
-
-    @property
-    def query_environment(self) -> Mapping[str, str]:
-        """The environment of commands that ask the scheduler something."""
-        return self.context.environ
-
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Return the options of a submission, completed with what only the scheduler knows."""
         return replace(options, most_indices=self.most_repeats(site))

@@ -114,40 +114,12 @@ def _start(
         return Outcome(words, 127, stderr=f"{words[0]}: no such program")
 
 
-class PrefetchingRunner:
-    """A runner that starts expected commands in advance: at the same time, and each once.
-
-    For commands that change nothing. If one is requested again, the answer is the same; a command
-    that was not started in advance runs as usual.
-    """
+class MemoRunner:
+    """A runner that asks each question once, for commands that change nothing."""
 
     def __init__(self, run: Runner) -> None:
         self._run = run
-        self._begun: dict[_CommandKey, subprocess.Popen[bytes]] = {}
-        self._answers: dict[_CommandKey, Outcome] = {}
-
-    def close(self) -> None:
-        """End the commands that were not requested."""
-        for child in self._begun.values():
-            _kill_group(child)
-            child.communicate()
-        self._begun.clear()
-
-    def begin(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-        """Start a command in advance; it does not die with this process.
-
-        Starting one that does would first copy all memory of this process. A question that outlives
-        it does no harm.
-        """
-        key = _command_key(argv, env)
-        if key in self._begun or key in self._answers:
-            return
-        refusal = _refuse_missing_configuration(key[0], env)
-        child = refusal or _start(key[0], env, stdin=subprocess.DEVNULL)
-        if isinstance(child, Outcome):
-            self._answers[key] = child
-        else:
-            self._begun[key] = child
+        self._answers: dict[tuple[object, ...], Outcome] = {}
 
     def __call__(
         self,
@@ -157,22 +129,11 @@ class PrefetchingRunner:
         timeout: float = 60.0,
         **options: Any,
     ) -> Outcome:
-        """Return the outcome of a command that was started in advance; otherwise run it now."""
-        key = _command_key(argv, env)
-        is_started = key in self._begun or key in self._answers
-        if any(options.values()) or not is_started:
-            return self._run(argv, env=env, timeout=timeout, **options)
-        if child := self._begun.pop(key, None):
-            self._answers[key] = _finish(child, key[0], timeout)
+        """Return the outcome of a command, as it was the first time."""
+        key = (tuple(argv), None if env is None else frozenset(env.items()), *options.items())
+        if key not in self._answers:
+            self._answers[key] = self._run(argv, env=env, timeout=timeout, **options)
         return self._answers[key]
-
-
-# A command and its environment.
-_CommandKey = tuple[tuple[str, ...], "frozenset[tuple[str, str]] | None"]
-
-
-def _command_key(argv: Sequence[str], env: Mapping[str, str] | None) -> _CommandKey:
-    return tuple(argv), None if env is None else frozenset(env.items())
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

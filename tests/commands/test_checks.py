@@ -7,7 +7,6 @@ import shutil
 import pytest
 import tomli
 
-from hpcbert import scheduler
 from hpcbert.commands import checks
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
@@ -16,7 +15,7 @@ from tests.kit.cli import Cli, run_here
 from tests.kit.doctor import FAULTS
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import tool
-from tests.kit.slurm import Answer, Slurm, failed
+from tests.kit.slurm import Answer, failed
 
 HELLO = REPOSITORY / "hpcbert/workloads/hello.py"
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
@@ -145,20 +144,6 @@ def hpcbert(tmp_path, slurm):
     (tmp_path / "site.toml").write_text(SITE)
     env = {"PATH": slurm.path, "HOME": str(tmp_path), "HPCBERT_RUNS": "/srv/nobody-has-this/runs"}
     return Cli(tmp_path, env, run=run_here)
-
-
-def test_a_submission_asks_what_was_foreseen(tmp_path):
-    for framework, words in {"pytorch": (), "ngc-tf1": ("--clusters=other",)}.items():
-        slurm, recipe = Slurm(), drafts.load(framework)
-        site = drafts.reference(tmp_path, slurm={"sbatch_args": words})
-        backend = scheduler.create_scheduler("slurm", drafts.hurried(slurm))
-        backend.fit(drafts.OPTIONS, site, recipe)
-        draft = drafts.drafted(site, framework_recipe=recipe, options={"dry": True})
-        checks.find_submission_obstacles(draft, run=slurm)
-        environment = dict(backend.query_environment)
-        queries = {tuple(argv): environment for argv in backend.list_queries(site, recipe)}
-        environments = dict(zip(slurm.calls, map(dict, slurm.environments), strict=True))
-        assert environments | queries == environments, framework
 
 
 @pytest.mark.slow

@@ -3,12 +3,11 @@
 import os
 import signal
 import time
-from contextlib import closing
 from functools import partial
 
 import pytest
 
-from hpcbert.system.runner import MAX_OUTPUT, PrefetchingRunner, follow, run
+from hpcbert.system.runner import MAX_OUTPUT, MemoRunner, follow, run
 from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
 
@@ -91,46 +90,21 @@ def test_a_command_that_says_nothing_or_closes_its_pipes_is_waited_for():
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 3600"], timeout=0.5).returncode == 124
 
 
-def test_what_was_begun_runs_side_by_side_and_once(tmp_path):
-    """Each of two commands waits for the other one, and notes that it ran."""
-    for name in ("a", "b"):
-        os.mkfifo(tmp_path / name)
-    meet = f"cd '{tmp_path}'; echo $0 >>ran; {{0}} & read -r said <{{1}}; echo $said"
-    first = ["sh", "-c", meet.format("echo one >a", "b"), "first"]
-    second = ["sh", "-c", meet.format("echo two >b", "a"), "second"]
-    with closing(PrefetchingRunner(run)) as ahead:
-        for argv in (first, second, first):
-            ahead.begin(argv)
-        outputs = [ahead(argv).stdout for argv in (first, second, first)]
-    assert outputs == ["two\n", "one\n", "two\n"]
-    assert sorted((tmp_path / "ran").read_text().split()) == ["first", "second"]
-
-
-def test_an_answer_is_for_its_command_alone_and_what_nobody_needs_is_ended(tmp_path):
-    argv, mine = ["sh", "-c", "echo ${WHO-nobody}; cat"], {**os.environ, "WHO": "me"}
-    with closing(PrefetchingRunner(run)) as ahead:
-        ahead.begin(argv, env=mine)
-        ahead.begin(["/no/such/program"])
-        assert ahead(argv, env=mine).stdout == "me\n"
-        assert ahead(argv, env={**mine, "WHO": "you"}).stdout == "you\n"
-        assert ahead(argv, env=mine, stdin="said\n").stdout == "me\nsaid\n"
-        assert ahead(argv).stdout == "nobody\n"
-        assert ahead(["/no/such/program"]).returncode == 127
-    os.mkfifo(tmp_path / "ready")
-    with closing(PrefetchingRunner(run)) as ahead:
-        ahead.begin(["sh", "-c", f"echo $$ >'{tmp_path}/ready'; exec sleep 3600"])
-        pid = int((tmp_path / "ready").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+def test_a_question_is_asked_once_with_its_environment_and_input():
+    argv, mine = ["sh", "-c", "echo ${WHO-nobody} $$; cat"], {**os.environ, "WHO": "me"}
+    asks = MemoRunner(run)
+    outcomes = [asks(argv, env=env) for env in (mine, None, mine, None)]
+    assert outcomes[:2] == outcomes[2:]
+    assert [outcome.stdout.split()[0] for outcome in outcomes[:2]] == ["me", "nobody"]
+    assert asks(argv, env=mine, stdin="said\n").stdout.endswith("said\n")
+    assert asks(["/no/such/program"]).returncode == 127
 
 
 def test_a_missing_configuration_of_slurm_is_refused_at_once(tmp_path):
     sinfo = tool(tmp_path, "sinfo", "#!/bin/sh\necho up\n")
     for conf, is_missing in ((tmp_path / "gone.conf", True), (sinfo, False)):
         env = {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}
-        with closing(PrefetchingRunner(run)) as ahead:
-            ahead.begin(["sinfo"], env=env)
-            outcomes = run(["sinfo"], env=env), ahead(["sinfo"], env=env)
-        assert [f"SLURM_CONF names {conf}," in each.stderr for each in outcomes] == [is_missing] * 2
-        assert [each.ok for each in outcomes] == [not is_missing] * 2
+        outcome = run(["sinfo"], env=env)
+        assert (f"SLURM_CONF names {conf}," in outcome.stderr) == is_missing
+        assert outcome.ok == (not is_missing)
         assert run(["/bin/true"], env=env).ok

@@ -204,18 +204,6 @@ class Slurm(Scheduler):
                     f"hpcbert cancel {watched.campaign.id}",
                 )
 
-    @property
-    def query_environment(self) -> Mapping[str, str]:
-        """The environment of questions to Slurm."""
-        return commands.query_environment(self.context.environ)
-
-    def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
-        """Return the questions about limits and, of this cluster, its MPI and its partitions."""
-        cluster = _read_cluster(site)
-        mpi = [inventory.MPI_QUERY] if _names_mpi(site, recipe) else []
-        supply = [] if cluster else [inventory.PARTITIONS_QUERY, inventory.RULES_QUERY]
-        return [*mpi, commands.add_cluster_option(inventory.CONFIG_QUERY, cluster), *supply]
-
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""
         cluster_here = Cluster(self.context)
