@@ -313,7 +313,7 @@ def accept(
 
 def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     """Submit, wait, and judge the results."""
-    from hpcbert.cli import request, submit_run
+    from hpcbert.cli import request
 
     runs = announce_runs(order.options.runs, order.options.site_file)
     site_config = site.load(order.options.site_file, order.options)
@@ -351,7 +351,7 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     for position, draft in enumerate(drafts):
         campaign = replace(draft.campaign, name=name, submission=first_id, position=position)
         drafts[position] = replace(draft, campaign=campaign)
-    result = submit_run.submit_campaigns(
+    result = request.submit_campaigns(
         [draft.directory for draft in drafts],
         site_config,
         drafts,
