@@ -318,45 +318,36 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     runs = announce_runs(order.options.runs, order.options.site_file)
     site_config = site.load(order.options.site_file, order.options)
     nodes, unusable = _list_nodes(site_config, order.options) if order.each_node else ([""], [])
-    submitter = request.find_submitter()
     points = None if order.file else order.base
     if points and order.each_node:
         points = replace(points, tables=select_one_node(points.tables))
     asks = MemoRunner(run)
-    plans = [
-        request.plan_campaigns(
-            replace(order.options, nodelist=node) if node else order.options,
-            file=order.file,
-            like="",
-            rehearse=False,
-            run=asks,
-            results=points,
-            submitter=submitter,
-        )
-        for node in nodes
-    ]
-    drafts = [draft for plan in plans for draft in plan.drafts]
-    measured = [array.point for draft in drafts for array in draft.campaign.measured]
-    shapes = {str(point.shape) for point in measured if point.shape.nodes > 1}
-    if order.each_node and shapes:
+    plan = request.plan_campaigns(
+        order.options,
+        file=order.file,
+        like="",
+        rehearse=False,
+        run=asks,
+        name=f"accept-{format_stamp(time.time())}",
+        results=points,
+        nodes=nodes,
+    )
+    measured = [array.point for draft in plan.drafts for array in draft.campaign.measured]
+    if order.each_node and any(point.shape.nodes > 1 for point in measured):
         raise UsageError(
-            f"--each-node measures points of one node, not {', '.join(sorted(shapes))}.",
+            "--each-node measures points of one node.",
             hint="Name a campaign.toml with shapes of one node.",
         )
-    errors, doubts = request.find_obstacles(drafts, force=force, run=asks)
+    errors, doubts = request.find_obstacles(plan.drafts, force=force, run=asks)
     if errors:
         return Result(errors=errors)
     store.record_submit(runs)
-    name, first_id = f"accept-{format_stamp(time.time())}", drafts[0].campaign.id
-    for position, draft in enumerate(drafts):
-        campaign = replace(draft.campaign, name=name, submission=first_id, position=position)
-        drafts[position] = replace(draft, campaign=campaign)
     result = request.submit_campaigns(
-        [draft.directory for draft in drafts],
+        [draft.directory for draft in plan.drafts],
         site_config,
-        drafts,
+        plan.drafts,
         retries=max_retries,
-        warnings=tuple(dict.fromkeys(text for plan in plans for text in plan.warnings)) + doubts,
+        warnings=(*plan.warnings, *doubts),
         follow=partial(_follow, order),
     )
     missing = tuple(

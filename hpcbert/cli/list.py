@@ -142,11 +142,9 @@ def list_(*, fw: tuple[str, ...], state: tuple[str, ...], runs: Path, **values: 
     ]
     data = {"runs": str(runs.absolute()), "source": "files", "campaigns": rows}
     table = _format_table(overviews, now)
-    if not overviews and list_overviews(runs, criteria._replace(everyone=True), now=now):
-        table = f"None of yours in {runs}; --everyone lists those of others."
-    elif not overviews:
-        remark = "matches." if criteria != Filter() else "yet. Start one with hpcbert submit."
-        table = f"No campaign in {runs} {remark}"
+    if not overviews:
+        table = f"No campaign in {runs} matches; hpcbert submit starts one."
+        table += "" if criteria.everyone else " --everyone lists those of other users, too."
     return Result(data, table)
 
 

@@ -302,11 +302,7 @@ def _read_uses(site_config: Site) -> tuple[dict[str, list[str]], tuple[str, ...]
 
 
 def _format_size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:  # noqa: PLR2004
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+    return f"{count / (1 << 20):,.1f} MiB"
 
 
 @click.group(cls=ListByDefault)

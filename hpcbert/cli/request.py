@@ -372,12 +372,13 @@ def plan_campaigns(
     dry: bool = False,
     planned: bool = False,
     results: ResultSet | None = None,
-    submitter: Submitter | None = None,
+    nodes: Sequence[str] = ("",),
 ) -> SubmitPlan:
     """Draft the campaigns of a command line; nothing is written.
 
     Args:
-        submitter: Of a command that drafts several times; the campaigns of one have one time.
+        results: What to measure again, instead of what the options say.
+        nodes: Nodes that each get all campaigns, side by side.
         dry: Whether to draft scripts to read, for Slurm if this machine is too small.
         planned: Whether only the cost is of interest, so that paths may be missing.
     """
@@ -392,9 +393,15 @@ def plan_campaigns(
     note = store.check_note(note)
     requests = tuple(
         request
+        for node in nodes
         for past in locks or (None,)
         for request in read_requests(
-            options, dry=dry, rehearse=rehearse, past=past, file=campaign_file, results=results
+            replace(options, nodelist=node) if node else options,
+            dry=dry,
+            rehearse=rehearse,
+            past=past,
+            file=campaign_file,
+            results=results,
         )
     )
     if (campaign_file or like) and len(requests) > 1 and not name:
@@ -404,7 +411,7 @@ def plan_campaigns(
         name = f"{stem[:40]}-{format_stamp(time.time())}"
     drafts: list[Draft] = []
     warnings: list[str] = []
-    submitter = submitter or find_submitter()
+    submitter = find_submitter()
     for request, past in itertools.zip_longest(requests, locks):
         # One time for all: `store.list_submission` looks for ids that begin with it.
         submitter = replace(submitter, token=os.urandom(3).hex())
@@ -424,26 +431,27 @@ def plan_campaigns(
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
         warnings += compare_locks(past, draft.lock) if past else ()
+    row_length = len(drafts) // len(nodes)
     return SubmitPlan(
-        options, requests[0].site, chain_drafts(drafts), tuple(dict.fromkeys(warnings))
+        options, requests[0].site, _chain_drafts(drafts, row_length), tuple(dict.fromkeys(warnings))
     )
 
 
-def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
-    """Return drafts in a row, each waiting for the one before: their points share the network."""
+def _chain_drafts(drafts: Sequence[Draft], row_length: int) -> tuple[Draft, ...]:
+    """Return drafts of one submission: those of a row wait for each other, and share a network."""
     if len(drafts) == 1:
         return tuple(drafts)
-    row = []
+    chained = []
     for position, draft in enumerate(drafts):
-        waits = position and not draft.campaign.concurrent_points
+        waits = position % row_length and not draft.campaign.concurrent_points
         campaign = replace(
             draft.campaign,
             after=drafts[position - 1].campaign.id if waits else "",
             submission=drafts[0].campaign.id,
             position=position,
         )
-        row.append(replace(draft, campaign=campaign))
-    return tuple(row)
+        chained.append(replace(draft, campaign=campaign))
+    return tuple(chained)
 
 
 def find_obstacles(

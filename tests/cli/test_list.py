@@ -97,7 +97,6 @@ def test_a_terminal_gets_short_lines_and_is_asked_before_a_removal(built, hpcber
 @pytest.mark.needs("users")
 def test_a_directory_with_campaigns_of_others_only_says_so(built):
     os.chown(built.directory, 65534, 65534)
-    assert "None of yours" in run("list").stdout
-    assert "--everyone" in run("list", "--fw", "pytorch").stdout
-    assert "matches" in run("list", "--fw", "oneflow").stdout
+    for words in ((), ("--fw", "pytorch")):
+        assert "--everyone" in run("list", *words).stdout
     assert built.campaign.id in run("list", "--everyone").stdout
