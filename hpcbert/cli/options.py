@@ -180,8 +180,6 @@ def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str,
     arguments: dict[str, Any] = {}
     if option.choices and option.read:
         arguments = {"type": _OpenChoice(option.choices, option.read), "callback": None}
-    elif option.choices:
-        arguments = {"type": click.Choice(list(option.choices))}
     elif option.read:
         arguments = {"type": str}
     elif kind is bool:

@@ -44,7 +44,14 @@ from hpcbert.config.options import (
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
-from hpcbert.errors import CheckError, ConfigError, HpcbertError, Interruption, UsageError
+from hpcbert.errors import (
+    CheckError,
+    ConfigError,
+    HpcbertError,
+    Interruption,
+    UsageError,
+    format_count,
+)
 from hpcbert.model import Array, Campaign, Shape, format_stamp, parse_device
 from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import RESUME, SchedulerContext
@@ -668,9 +675,10 @@ def _make_result(
 def _format_campaign(campaign: Campaign) -> list[str]:
     points, count = {array.point for array in campaign.measured}, len(campaign.current)
     called = f" ({campaign.name})" if campaign.name else ""
-    text = "1 point" if len(points) == 1 else f"{len(points)} points (one line each)"
-    runs = "1 repeat (a run of the point)" if count == 1 else f"{count} repeats (runs of a point)"
-    lines = [f"campaign {campaign.id}{called}: {text}, {runs}"]
+    counts = (
+        f"{format_count(len(points), 'point')} (one line each), {format_count(count, 'repeat')}"
+    )
+    lines = [f"campaign {campaign.id}{called}: {counts} (runs of a point)"]
     if check := campaign.preflight:
         lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
     for array in campaign.measured:

@@ -118,7 +118,7 @@ def list_plans(
         values = cell.values
         cell_plan = error = None
         try:
-            cell_plan = _plan_cell(values, base, find_recipe, is_file=bool(where))
+            cell_plan = _plan_cell(values, base, find_recipe)
             values = _complete_values(values, cell_plan)
         except UsageError as refusal:
             error = _locate_error(refusal, cell, where)
@@ -137,11 +137,7 @@ def list_plans(
 
 
 def _plan_cell(
-    values: Mapping[str, Any],
-    base: Request,
-    find_recipe: Callable[[str], tuple[Recipe, Site]],
-    *,
-    is_file: bool,
+    values: Mapping[str, Any], base: Request, find_recipe: Callable[[str], tuple[Recipe, Site]]
 ) -> MeasurementPlan:
     recipe, site = find_recipe(values["frameworks"])
     request = replace(
@@ -152,18 +148,7 @@ def _plan_cell(
         settings=values["options"],
         env=tuple(values["env"].items()),
     )
-    if is_file:
-        _refuse_texts(values["options"], recipe)
     return plan(recipe, site, request)
-
-
-def _refuse_texts(options: Mapping[str, Any], recipe: Recipe) -> None:
-    """Refuse a text for an option of another kind: only a command line has nothing but texts."""
-    for name, value in options.items():
-        option = recipe.options.get(name)
-        if option and isinstance(value, str) and option.kind != "str":
-            message = f"{name} must be of type {option.kind}, not {value!r}."
-            raise UnfitError(message, key=f"options.{name}")
 
 
 def _complete_values(values: Mapping[str, Any], cell_plan: MeasurementPlan) -> dict[str, Any]:
