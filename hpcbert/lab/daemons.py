@@ -26,7 +26,6 @@ from hpcbert.system.runner import Runner
 # Names inside the switch; a node's end has the node's name.
 _BRIDGE = "bridge"
 _SWITCH_END = "uplink"
-_CLEAN_UP_TIMEOUT = 30.0
 
 
 def reserve_slot(journal: Journal, run: Runner) -> Lab:
@@ -62,21 +61,11 @@ def plug_nodes(lab: Lab, run: Runner) -> None:
         run_ip(lab, host, f"link set lo up\n{address}link set eth0 up\n", run)
 
 
-def unplug_host(lab: Lab, run: Runner) -> None:
-    """Remove the host's cable; all others end with the switch and the nodes."""
+def remove_uplink(lab: Lab, run: Runner) -> tuple[str, ...]:
+    """Remove the host's cable, after all processes have ended; return what is left of it."""
     if _uplink_is_ours(lab, run):
         run(["ip", "link", "del", "dev", lab.network.uplink], env=lab.daemon_environment)
-
-
-def find_remains(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Return descriptions of the network's remains, after all processes have ended."""
-    deadline = time.monotonic() + _CLEAN_UP_TIMEOUT
-    while _uplink_is_ours(lab, run):
-        # The kernel removes a dead namespace's links with a delay.
-        if time.monotonic() > deadline:
-            return (f"link {lab.network.uplink}",)
-        time.sleep(0.1)
-    return ()
+    return (f"link {lab.network.uplink}",) if _uplink_is_ours(lab, run) else ()
 
 
 def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
@@ -290,7 +279,7 @@ def _daemon_argv(lab: Lab, name: str) -> tuple[str, ...]:
 
 def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
     """Check that a daemon answers; return the error, empty if it does."""
-    layout, network = lab.layout, lab.network
+    layout = lab.layout
     if name == "munged":
         return _check_command(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
     if name == "mariadbd":
@@ -298,19 +287,11 @@ def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
             error = probe.connect_ex(str(layout.database_socket))
         return f"{layout.database_socket}: {os.strerror(error)}" if error else ""
     if name == "slurmdbd":
-        return _check_port(lab, name, network.accounting_port)
+        return _check_command(run, ["sacctmgr", "-n", "show", "cluster"], lab)
     if name == "slurmctld":
         return _check_command(run, ["scontrol", "ping"], lab)
     state = read_node_states(lab, run).get(name, "")
-    if state not in _SERVING_STATES:
-        return f"Slurm calls the node {state or 'nothing'}"
-    return _check_port(lab, name, network.node_port)
-
-
-def _check_port(lab: Lab, name: str, port: int) -> str:
-    process = lab.daemons.get(name)
-    is_deaf = process is None or not is_listening(process, port)
-    return f"it does not listen on port {port}" if is_deaf else ""
+    return "" if state in _SERVING_STATES else f"Slurm calls the node {state or 'nothing'}"
 
 
 def _check_command(run: Runner, argv: Sequence[str], lab: Lab) -> str:
@@ -435,18 +416,3 @@ def find_marked(mark: str) -> Iterator[Process]:
 def is_daemon(process: Process) -> bool:
     """Return whether a process runs one of the lab's programs (proc(5), comm)."""
     return read_proc_file(process.pid, "comm").strip() in _PROGRAMS
-
-
-def is_listening(process: Process, port: int) -> bool:
-    """Return whether a program listens on a TCP port in the process's network namespace.
-
-    Looking leaves no trace; a trial connection would be an error in a Slurm daemon's log.
-    """
-    lines = b"".join(
-        read_proc_file(process.pid, table) for table in ("net/tcp", "net/tcp6")
-    ).splitlines()
-    sockets = (line.split()[1:4] for line in lines if not line.lstrip().startswith(b"sl"))
-    # ADDRESS:PORT in hexadecimal; state 0A is LISTEN (include/net/tcp_states.h of Linux).
-    return any(
-        int(fields[0].rpartition(b":")[2], 16) == port and fields[2] == b"0A" for fields in sockets
-    )

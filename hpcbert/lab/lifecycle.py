@@ -15,7 +15,6 @@ import secrets
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,20 +25,16 @@ from hpcbert.lab import daemons
 from hpcbert.lab.daemons import find_marked, is_daemon, run_checked
 from hpcbert.lab.files import (
     DATABASE_USER,
-    MUNGE_USER,
     PMIX,
-    SLURM_USER,
     find_plugins,
     make_directories,
     make_gpus,
-    read_release,
     write_files,
 )
 from hpcbert.lab.record import (
     MARK,
     RECORD,
     SEARCH_PATH,
-    UNFINISHED,
     Journal,
     Lab,
     LabPlan,
@@ -50,14 +45,9 @@ from hpcbert.lab.record import (
 )
 from hpcbert.system.files import find_mounts_below
 from hpcbert.system.processes import Process, boot_id, end_processes
-from hpcbert.system.runner import Outcome, Runner
+from hpcbert.system.runner import Runner
 
 # --- An ordinary user of the lab ------------------------------------------------------------------
-
-# Seconds to wait for a program that has the accounts' files locked, and between two tries.
-_ACCOUNT_PATIENCE = 60.0
-_ACCOUNT_PAUSE = 0.25
-_LOCKED_MESSAGE = "try again later"
 
 
 def add_user(journal: Journal, run: Runner) -> None:
@@ -76,10 +66,7 @@ def add_user(journal: Journal, run: Runner) -> None:
         home.chmod(0o755)
         options = ["--user-group", "--create-home", "--home-dir", str(home / name)]
         argv = ["useradd", *options, "--shell", "/bin/bash", name]
-        result = _change_account(lab, run, argv)
-        if not result.ok:
-            problem = result.stderr.strip() or f"exit status {result.returncode}"
-            raise CheckError(problem, where=" ".join(argv))
+        run_checked(run, argv, env=lab.daemon_environment)
         # The user's login shells use the lab.
         profile = home / name / ".profile"
         with profile.open("a", encoding="utf-8") as file:
@@ -105,24 +92,11 @@ def remove_user(lab: Lab, run: Runner) -> tuple[str, ...]:
         # removed.
         run(["umount", str(view)], env=lab.daemon_environment)
     if lab.account and _has_account(lab.plan.user):
-        result = _change_account(lab, run, ["userdel", lab.plan.user])
+        # Like useradd, it waits 15 seconds for a program that has the accounts' files locked.
+        result = run(["userdel", lab.plan.user], env=lab.daemon_environment)
         if _has_account(lab.plan.user):
             return (f"user {lab.plan.user}: {result.stderr.strip()}",)
     return ()
-
-
-def _change_account(lab: Lab, run: Runner, argv: list[str]) -> Outcome:
-    """Change an account, and try again while another program has the accounts' files locked.
-
-    The daemons' environment has no language, so the message is in English (shadow-maint/shadow,
-    src/useradd.c: "cannot lock %s; try again later").
-    """
-    deadline = time.monotonic() + _ACCOUNT_PATIENCE
-    while True:
-        result = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
-        if result.ok or _LOCKED_MESSAGE not in result.stderr or time.monotonic() > deadline:
-            return result
-        time.sleep(_ACCOUNT_PAUSE)
 
 
 def _has_account(name: str) -> bool:
@@ -167,29 +141,29 @@ def _mount_hpcbert(journal: Journal, run: Runner) -> Path:
 
 # --- What a lab requires of this machine ----------------------------------------------------------
 
-# The program or file -> the package of Debian 12 that provides it.
-_COMMANDS = {
-    "munged": "munge",
-    "munge": "munge",
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "sinfo": "slurm-client",
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "hostname": "hostname",
-    "mount": "mount",
+# A file of each package of Debian 12 that the lab needs.
+_FILES = {
+    "/usr/sbin/munged": "munge",
+    "/usr/sbin/slurmctld": "slurmctld",
+    "/usr/sbin/slurmd": "slurmd",
+    "/usr/bin/sinfo": "slurm-client",
+    "/usr/*bin/ip": "iproute2",
+    "/usr/lib/*/slurm-wlm/mpi_pmi2.so": "slurm-wlm-basic-plugins",
 }
-_FILES = {"/usr/lib/*/slurm-wlm/mpi_pmi2.so": "slurm-wlm-basic-plugins"}
 # The plugin opens the library under its development name, which only this package provides.
 _PMIX_FILES = {"/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev"}
-_USERS = {MUNGE_USER: "munge", SLURM_USER: "slurm-wlm-basic-plugins"}
-_ACCOUNTING_COMMANDS = {
-    "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
+_ACCOUNTING_FILES = {
+    "/usr/sbin/slurmdbd": "slurmdbd",
+    "/usr/sbin/mariadbd": "mariadb-server",
+    "/usr/lib/*/slurm-wlm/accounting_storage_mysql.so": "slurm-wlm-mysql-plugin",
 }
-_ACCOUNTING_FILES = {"/usr/lib/*/slurm-wlm/accounting_storage_mysql.so": "slurm-wlm-mysql-plugin"}
-_ACCOUNTING_USERS = {DATABASE_USER: "mariadb-server"}
+
+
+# In the trial's own namespaces.
+_TRIAL = """mount -t tmpfs tmpfs /tmp
+mknod /tmp/device c 1 3
+ip link add type bridge
+ip link add type veth"""
 
 
 def check_root() -> None:
@@ -219,26 +193,16 @@ def check_packages(*, accounting: bool) -> None:
 
 
 def find_missing(*, accounting: bool) -> dict[str, str]:
-    """Return the missing parts, each with its Debian package."""
-    commands, patterns, users = dict(_COMMANDS), dict(_FILES), dict(_USERS)
-    if accounting:
-        commands |= _ACCOUNTING_COMMANDS
-        patterns |= _ACCOUNTING_FILES
-        users |= _ACCOUNTING_USERS
+    """Return the missing files, each with its Debian package."""
+    patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
     plugins = find_plugins()
     patterns |= _PMIX_FILES if not plugins or PMIX in plugins else {}
-    accounts = {entry.pw_name for entry in pwd.getpwall()}
-    missing = {
-        program: package
-        for program, package in commands.items()
-        if not shutil.which(program, path=SEARCH_PATH)
+    return {
+        Path(pattern).name: package
+        for pattern, package in patterns.items()
+        if not any(Path("/").glob(pattern[1:]))
     }
-    for pattern, package in patterns.items():
-        if not any(Path("/").glob(pattern[1:])):
-            missing[Path(pattern).name] = package
-    absent = {f"user {user}": package for user, package in users.items() if user not in accounts}
-    return missing | absent
 
 
 def check_abilities(run: Runner) -> None:
@@ -247,21 +211,16 @@ def check_abilities(run: Runner) -> None:
     Raises:
         CheckError: It does not, as in a container without privileges.
     """
-    trial = ["mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # noqa: S108  in the trial's own namespace
     spaces = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
-    link = ["--net", "ip", "link", "add", "type"]
-    for argv, ability in (
-        ([*spaces, *trial], "namespaces and mounts"),
-        ([*link, "bridge"], "a bridge"),
-        ([*link, "veth"], "a veth pair"),
-    ):
-        result = run(["unshare", *argv], env={"PATH": SEARCH_PATH}, timeout=20)
-        if not result.ok:
-            raise CheckError(
-                f"This machine does not let root make {ability}: {result.stderr.strip()}",
-                where="hpcbert lab",
-                hint="In a container, give it all privileges, or use a virtual machine.",
-            )
+    argv = ["unshare", *spaces, "sh", "-e", "-c", _TRIAL]
+    result = run(argv, env={"PATH": SEARCH_PATH}, timeout=20)
+    if not result.ok:
+        raise CheckError(
+            "This machine does not let root make namespaces, mounts, links and devices: "
+            f"{result.stderr.strip()}",
+            where="hpcbert lab",
+            hint="In a container, give it all privileges, or use a virtual machine.",
+        )
 
 
 # --- Up, status, down -----------------------------------------------------------------------------
@@ -307,8 +266,7 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     daemons.start_switch(journal, run)
     lab = daemons.reserve_slot(journal, run)
     plan, env = lab.plan, lab.daemon_environment
-    version = run(["slurmctld", "-V"], env={"PATH": SEARCH_PATH})
-    write_files(lab, read_release(version.stdout))
+    write_files(lab)
     make_gpus(lab)
     if plan.accounting:
         report("starting MariaDB")
@@ -363,7 +321,7 @@ def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
             where=str(directory),
             hint=_removal_hint(directory),
         )
-    if any(not path.match(UNFINISHED) for path in directory.iterdir()):
+    if any(directory.iterdir()):
         raise UsageError(
             "The directory is not empty.",
             where=str(directory),
@@ -474,16 +432,9 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
     with lock_lab(directory):
         lab = load(directory)
         if lab is None:
-            # An `up` may have been killed while it wrote its first record.
-            if unfinished := tuple(directory.glob(UNFINISHED)):
-                for path in unfinished:
-                    path.unlink(missing_ok=True)
-                _remove_if_empty(directory)
             return Removal()
-        # While the switch is alive, the link's name can't belong to another lab.
-        daemons.unplug_host(lab, run)
         ended, remainder = _end_all(lab, report)
-        remainder += daemons.find_remains(lab, run) + remove_user(lab, run)
+        remainder += daemons.remove_uplink(lab, run) + remove_user(lab, run)
         # While something is left, the record stays, so that another `down` can continue.
         return Removal(ended, remainder or _remove_files(lab, report))
 
@@ -532,8 +483,7 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
             complaints.append(f"{path}: {error.strerror}")
     if complaints:
         return tuple(complaints)
-    for path in (record, *lab.directory.glob(UNFINISHED)):
-        path.unlink(missing_ok=True)
+    record.unlink(missing_ok=True)
     for directory in reversed(lab.created):
         _remove_if_empty(directory)
     if lab.directory in lab.created and lab.directory.exists():

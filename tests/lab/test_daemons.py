@@ -2,14 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from hpcbert.errors import CheckError
-from hpcbert.lab.daemons import find_marked, is_listening, run_checked, spawn
+from hpcbert.lab.daemons import find_marked, run_checked, spawn
 from hpcbert.system.processes import Process, end_processes, identify
 from hpcbert.system.runner import run
 from tests.kit.waiting import CEILING, until
@@ -44,15 +43,6 @@ def test_a_process_that_ignores_a_signal_is_reported(tmp_path):
         assert process
         assert not end_processes([process], signal_number=signal.SIGTERM, timeout=0.2)
         os.killpg(child.pid, signal.SIGKILL)
-
-
-def test_a_listener_is_seen_without_a_connection():
-    ourselves = identify(os.getpid())
-    assert ourselves
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert is_listening(ourselves, port)
-    assert not is_listening(ourselves, port)
 
 
 def test_a_daemon_outlives_the_command_that_started_it_or_complains(tmp_path):
