@@ -41,7 +41,6 @@ OUTPUT_FILE = "slurm/local.out"
 # Its presence says that the campaign was cancelled, even to a queue that has only just started.
 CANCELLED_FILE = "slurm/local.cancelled"
 GRACE = 10.0
-_TAIL = 500
 _RUNNING = {"RUNNING", "SUSPENDED"}
 
 # Returns whether the allocation of a job is over, by the job's id.
@@ -135,22 +134,12 @@ def lock_path(environ: Mapping[str, str], allocation: str = "") -> Path:
     """Return the lock of this user on this machine, or in an allocation.
 
     In the state directory and not in XDG_RUNTIME_DIR: that one disappears with the last login,
-    while a queue runs on. The host's name is in the path because homes are shared. If the home is
-    read-only, the lock is in /var/tmp.
+    while a queue runs on. The host's name is in the path because homes are shared.
     """
     home = environ.get("HOME") or str(Path.home())
-    state_home = environ.get("XDG_STATE_HOME")
-    state = Path(state_home or f"{home}/.local/state")
-    if not state_home and not _is_writable(state):
-        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  start_queue checks its owner
+    state = Path(environ.get("XDG_STATE_HOME") or f"{home}/.local/state")
     name = f"allocation-{allocation}" if allocation else f"local-{socket.gethostname()}"
     return state / "hpcbert" / f"{name}.lock"
-
-
-def _is_writable(directory: Path) -> bool:
-    """Return whether files can be created in a directory, after it is created if need be."""
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    return os.access(existing, os.W_OK)
 
 
 def start_queue(
@@ -326,17 +315,11 @@ def _read_queue(directory: Path, job_id: str, has_ended: HasEnded = lambda _: Fa
         )
     if not is_queue_alive(job_id):
         is_cancelled = (directory / CANCELLED_FILE).exists()
-        detail = "the local queue process has died; use hpcbert retry for the missing repeats"
-        detail = "it was cancelled" if is_cancelled else f"{detail}{_read_last_output(directory)}"
+        died = "the local queue process has died; use hpcbert retry for the missing repeats"
+        detail = "it was cancelled" if is_cancelled else f"{died} ({OUTPUT_FILE} may say why)"
         return _QueueState(alive=False, cancelled=is_cancelled, detail=detail, limit=limit)
-    try:
-        holder = Path(plan.lock).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        holder = ""
-    if holder not in {"", job_id}:
-        place = f"in job {plan.allocation}" if plan.allocation else "on this machine"
-        return _QueueState(alive=True, detail=f"another campaign is running {place}", limit=limit)
-    return _QueueState(alive=True, detail="earlier repeats come first", limit=limit)
+    detail = "earlier repeats, or those of another campaign, come first"
+    return _QueueState(alive=True, detail=detail, limit=limit)
 
 
 def _parse_job_id(job_id: str) -> tuple[int, int]:
@@ -345,16 +328,6 @@ def _parse_job_id(job_id: str) -> tuple[int, int]:
         is_queue = word == LOCAL or word.isdecimal()
         return (int(pid), int(start_time)) if is_queue else (0, 0)
     return 0, 0
-
-
-def _read_last_output(directory: Path) -> str:
-    """Return the last line that the queue printed, which is its error if there was one."""
-    try:
-        raw = (directory / OUTPUT_FILE).read_bytes()[-_TAIL:]
-    except OSError:
-        return ""
-    lines = raw.decode(errors="replace").strip().splitlines()
-    return f" (its last output: {lines[-1].strip()})" if lines else ""
 
 
 def _recorded_end(repeat: Repeat, queue: _QueueState) -> RepeatState | None:

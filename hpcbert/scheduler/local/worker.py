@@ -125,7 +125,7 @@ def run_queue(directory: Path) -> None:
     job_id = queue_job_id(os.getpid(), plan.allocation)
     if (directory / CANCELLED_FILE).exists():
         stop.why = "CANCELLED"
-    with hold_lock(Path(plan.lock), job_id, stop):
+    with hold_lock(Path(plan.lock), stop):
         for element in plan.elements:
             notice_end_of_allocation(plan, stop)
             if not stop.why:
@@ -146,14 +146,13 @@ def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path, job_id: str, stop: Stop) -> Iterator[bool]:
+def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
-    The system releases it when this process and the supervisor, which inherits it, have ended in
-    any
+    The system releases it when this process and the supervisor, which inherits it, have ended in any
     way: then a script is really over.
     """
-    with path.open("a+") as file:
+    with path.open("a") as file:
         try:
             has_lock = lock.lock_descriptor(
                 file.fileno(), may_wait=lambda: not stop.why, seconds=_LOCK_PAUSE
@@ -163,13 +162,7 @@ def hold_lock(path: Path, job_id: str, stop: Stop) -> Iterator[bool]:
             print_line(
                 f"this file system has no locks ({error.strerror}), so campaigns may overlap"
             )
-        if has_lock:
-            file.truncate(0)
-            file.write(job_id)
-            file.flush()
         yield has_lock
-        if has_lock:
-            file.truncate(0)
 
 
 def _run_supervised(
