@@ -45,6 +45,8 @@ _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
 # With FORCE:1, a job shares its resources with none of its partition (slurm.conf(5)).
 _FORCED = re.compile(r"FORCE(?::(?!1$)\d+)?")
+# Of a job without a request; 0 and UNLIMITED stand for all.
+_DEFAULT_MEMORY = re.compile(r"\b(DefMemPer\w+) *= *([1-9]\d*)")
 _PREEMPTING = ("CANCEL", "REQUEUE", "SUSPEND")
 # A resource that jobs see and do not use up; no type has this name.
 _UNCONSUMED = "no_consume"
@@ -274,7 +276,6 @@ class PartitionRules:
     Attributes:
         partition: The partition as far as the controller describes it: nodes of one kind, of which
             only the averages are known.
-        limit: The time limit of jobs that request none.
         accounts, qos: Those that may use it; if empty, all.
         denied_accounts, denied_qos: Those that may not.
         groups: Groups of users that may; if empty, all.
@@ -289,7 +290,6 @@ class PartitionRules:
     """
 
     partition: Partition
-    limit: TimeLimit
     accounts: tuple[str, ...] = ()
     denied_accounts: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
@@ -320,42 +320,31 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
         sharing = keys.get("OverSubscribe", "")
+        # GANG and WITHIN alone preempt none.
+        modes = keys.get("PreemptMode", "").split(",")
         if name := keys.get("PartitionName"):
             rules[name] = PartitionRules(
                 partition=_build_partition(name, keys),
-                limit=TimeLimit.parse_reported(keys.get("DefaultTime", "")),
                 accounts=_split_names(keys.get("AllowAccounts", "")),
                 denied_accounts=_split_names(keys.get("DenyAccounts", "")),
                 qos=_split_names(keys.get("AllowQos", "")),
                 denied_qos=_split_names(keys.get("DenyQos", "")),
                 groups=_split_names(keys.get("AllowGroups", "")),
                 own_qos="" if keys.get("QoS", "") in _NO_NAMES else keys["QoS"],
-                memory=_read_memory(keys),
+                memory=_read_memory(line),
                 reserved=keys.get("ReqResv") == "YES",
                 for_root=keys.get("RootOnly") == "YES",
                 most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
                 tier=_read_number(keys.get("PriorityTier", "")) or 0,
-                preemption=read_preemption(keys.get("PreemptMode", "")),
+                preemption=next((mode for mode in modes if mode in _PREEMPTING), ""),
                 forced_sharing=sharing if _FORCED.fullmatch(sharing) else "",
             )
     return rules
 
 
-def read_preemption(text: str) -> str:
-    """Return what happens to preempted jobs; GANG and WITHIN alone preempt none."""
-    modes = [mode for mode in text.split(",") if mode in _PREEMPTING]
-    return modes[0] if modes else ""
-
-
-def _read_memory(keys: Mapping[str, str]) -> str:
-    """Return the memory of jobs that request none, as an option of sbatch; empty: all of a node."""
-    options = {"DefMemPerCPU": "--mem-per-cpu", "DefMemPerNode": "--mem"}
-    values = {option: keys.get(key, "") for key, option in options.items()}
-    per_gpu = re.search(r"\bDefMemPerGPU=(\d+)", keys.get("JobDefaults", ""))
-    if per_gpu:
-        values = {"--mem-per-gpu": per_gpu[1]}
-    limits = (f"{option}={text}" for option, text in values.items() if text.strip("0").isdigit())
-    return next(limits, "")
+def _read_memory(text: str) -> str:
+    match = _DEFAULT_MEMORY.search(text)
+    return f"{match[1]}={match[2]}" if match else ""
 
 
 def _build_partition(name: str, keys: dict[str, str]) -> Partition:
@@ -416,13 +405,11 @@ class Controller:
         name: The cluster's name; empty if unknown.
         version: Slurm's version: `22.05.8`.
         most_indices: Largest number of indices of an array; None if unknown.
-        memory: What a job gets that requests no memory, as sbatch would write it, with its option:
-            `--mem=4000`, `--mem-per-cpu=4000` or `--mem-per-gpu=4000`, in MiB; empty: all that a
-            node has.
+        memory: What a job gets that requests no memory, as slurm.conf has it, `DefMemPerCPU=4000`,
+            in MiB; empty: all that a node has.
         mpi: The type of MPI that srun uses by default.
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
         preempt_type: Whose jobs preempt others: `preempt/qos`, `preempt/partition_prio`.
-        preemption: What happens to preempted jobs (PreemptMode), unless partition or QOS says.
     """
 
     name: str = ""
@@ -432,7 +419,6 @@ class Controller:
     mpi: str = ""
     enforced: frozenset[str] = frozenset()
     preempt_type: str = ""
-    preemption: str = ""
 
 
 def read_config(text: str) -> Controller:
@@ -443,11 +429,10 @@ def read_config(text: str) -> Controller:
         name="" if keys.get("ClusterName", "").lower() in _NOTHING else keys["ClusterName"],
         version=keys.get("SLURM_VERSION", ""),
         most_indices=max(1, int(max_array_size) - 1) if max_array_size.isdigit() else None,
-        memory=_read_memory(keys),
+        memory=_read_memory(text),
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
         enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
         preempt_type=keys.get("PreemptType", ""),
-        preemption=keys.get("PreemptMode", ""),
     )
 
 
@@ -495,7 +480,7 @@ def choose_mpi(preferences: Sequence[str], available: Sequence[str]) -> str:
 
 # Columns of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05.
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall"
-_QOS = "Name,Flags,MaxWall,Preempt,PreemptMode"
+_QOS = "Name,Flags,MaxWall"
 QOS_QUERY = ["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"]
 # A flag of QOS whose limits take precedence over those of the partition's QOS (sacctmgr(1)).
 _OUTRANKS = "OverPartQOS"
@@ -529,14 +514,10 @@ class Qos:
     Attributes:
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
         limit: Time limit of one job.
-        preempts: The QOS whose jobs its own may preempt, with preempt/qos.
-        preemption: What happens to its own jobs then: `requeue`; `cluster`: as the cluster says.
     """
 
     flags: tuple[str, ...]
     limit: TimeLimit
-    preempts: tuple[str, ...]
-    preemption: str
 
 
 @dataclass(frozen=True)
@@ -650,12 +631,7 @@ def read_default(text: str, user: str) -> str:
 def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `QOS_QUERY`, by name."""
     return {
-        row["Name"]: Qos(
-            _split_names(row["Flags"]),
-            TimeLimit.parse_reported(row["MaxWall"]),
-            _split_names(row["Preempt"]),
-            row["PreemptMode"],
-        )
+        row["Name"]: Qos(_split_names(row["Flags"]), TimeLimit.parse_reported(row["MaxWall"]))
         for row in _read_columns(text, _QOS)
     }
 

@@ -44,14 +44,14 @@ def test_partitions_of_the_controller():
     assert (group.count, group.names) == (2, ("n1", "n2"))
     assert [(resource.kind, resource.count) for resource in group.resources] == [("", 8)]
     assert (big.accounts, big.denied_qos, big.groups) == (("a", "b"), ("low",), ("ml",))
-    assert (big.own_qos, big.memory, big.limit) == ("capped", "--mem-per-cpu=4000", TimeLimit(600))
+    assert (big.own_qos, big.memory) == ("capped", "DefMemPerCPU=4000")
     assert (big.partition.limit, big.partition.most_nodes) == (TimeLimit(86400), 4)
     assert (big.partition.state, big.reserved) == ("drain", True)
     resources = big.partition.groups[0].resources
     assert [(resource.kind, resource.count) for resource in resources] == [("h100", 8)]
     assert [big.takes_qos(account) for account in ("low", "normal")] == [False, True]
     by_gpu = "PartitionName=a JobDefaults=DefMemPerGPU=9 DefMemPerNode=UNLIMITED\n"
-    assert inventory.read_rules(by_gpu)["a"].memory == "--mem-per-gpu=9"
+    assert inventory.read_rules(by_gpu)["a"].memory == "DefMemPerGPU=9"
 
 
 def test_rights_of_a_user_and_the_qos_that_replaces_the_limit_of_an_account():

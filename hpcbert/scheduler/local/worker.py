@@ -149,8 +149,8 @@ def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
 def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
-    The system releases it when this process and the supervisor, which inherits it, have ended in any
-    way: then a script is really over.
+    The system releases it when this process and the supervisor, which inherits it, have ended:
+    then a script is really over.
     """
     with path.open("a") as file:
         try:
