@@ -5,15 +5,13 @@ from 22.05 on also had, src/common/slurm_protocol_defs.c. The limits of associat
 many words of one form, and are put together here from their parts. The free texts, which stand in
 place of a word: what src/slurmctld, and burst buffers, write into `state_desc`.
 
-squeue prints the texts as they are, in parentheses as `%R`, and joins those of an array's waiting
-tasks with commas (src/squeue/print.c, _merge_job_reason); scontrol prints underscores for spaces
-(src/scontrol/info_job.c); sacct prints words.
+squeue prints the texts as they are, and joins those of an array's waiting tasks with commas
+(src/squeue/print.c, _merge_job_reason); sacct prints words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,24 +45,11 @@ def _read_table(name: str) -> dict[str, ReasonText]:
     }
 
 
-def _submit_with(remedy: str) -> str:
-    return f"{_PHRASES['submit_with']} {remedy}"
-
-
-def _advise_waiting(remedy: str) -> str:
-    """Return the advice about a limit over several jobs, which one job may exceed by itself."""
-    another = f"{remedy}, or with {_PHRASES['another']}" if remedy else _PHRASES["another"]
-    return f"{_PHRASES['later_or']} {another}"
-
-
 REASONS = _read_table("reasons")
 # Free texts by how they begin.
 TEXTS = _read_table("texts")
 # Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.
 _WHO = re.compile(r"\(([^()]* (?:allows|denies) [^()]*)\)|(groups allowed: .+)")
-# Length from which the beginning of a text that was cut off stands for the text.
-_CUT = 6
-
 # `AssocGrpCpuLimit`, `QOSMaxGRESMinutesPerJob`, `MaxNodePerAccount`, `QOSMinMemory`: whose limit,
 # of what kind, on what, and over what it is counted.
 _LIMIT = re.compile(
@@ -74,105 +59,58 @@ _LIMIT = re.compile(
     r"(?P<minutes>RunMinutes|Minutes|)(?:Limit)?(?:Per(?P<per>Job|Node|User|Account))?"
     r"(?:Limit|NotSatisfied)?"
 )
+_ANY_LIMIT = re.compile(r"(?:Assoc|QOS|Max)[A-Z]\w+")
 _WHOSE = {"Assoc": "your account", "QOS": "the QOS", "": "the QOS"}
+
+
+# A comma before the reason of another task of the array; other commas are a text's own.
+_NEXT = re.compile(rf",\s*(?=(?:{'|'.join(REASONS)}|{_ANY_LIMIT.pattern})(?:[,:(]|$))")
 
 
 def find_reasons(reason: str) -> tuple[tuple[str, ReasonText | None], ...]:
     """Return the reasons that a text of Slurm's holds, each with what is known of it.
 
     Args:
-        reason: As Slurm prints it: `ReqNodeNotAvail, UnavailableNodes:n[1-2],JobArrayTaskLimit`.
+        reason: As `squeue -o %r` prints it:
+            `ReqNodeNotAvail, UnavailableNodes:n[1-2],JobArrayTaskLimit`.
     """
-    reasons: list[tuple[str, ReasonText | None]] = []
-    for part in _split_reasons(reason):
-        reason_text = _match_reason(part.strip())
-        before = reasons[-1][0] if reasons else ""
-        if reasons and _continues(before, part.strip(), reason_text):
-            reasons[-1] = f"{before},{part}", reason_text or reasons[-1][1]
-        else:
-            reasons.append((part.strip(), reason_text))
-    return tuple(reasons)
-
-
-def _split_reasons(reason: str) -> Iterator[str]:
-    text = reason.strip()
-    if text.startswith("("):
-        text = text[1:].removesuffix(")")
-    if " " not in text and not text.startswith("burst_buffer/"):
-        text = text.replace("_", " ")
-    text = re.sub(r"(\+|\.\.\.|\u2026)$", "", text)
-    return (part for part in text.split(",") if part.strip())
-
-
-def _continues(before: str, part: str, reason_text: ReasonText | None) -> bool:
-    """Return whether a part continues the text before it, so that the comma is the text's own.
-
-    Texts of several clauses and lists of nodes or groups have commas.
-    """
-    if before.startswith("ReqNodeNotAvail"):
-        return reason_text is None or _match_word(part) is None
-    return reason_text is None and _match_word(before) is None and _match_reason(before) is not None
+    parts = _NEXT.split(reason.strip()) if _has_reason(reason) else ()
+    return tuple((part, _match_reason(part)) for part in parts)
 
 
 def _match_reason(text: str) -> ReasonText | None:
-    """Look up one reason, which may be cut off; None if no table has it."""
-    word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
-    candidates = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
-    if exact := _match_word(word) or next(candidates, None):
-        return exact
-    # What was cut off may stand for several that mean the same.
-    reason_texts = {
-        reason_text for start, reason_text in {**REASONS, **TEXTS}.items() if start.startswith(text)
-    }
-    return reason_texts.pop() if len(text) >= _CUT and len(reason_texts) == 1 else None
-
-
-def _match_word(word: str) -> ReasonText | None:
-    if word in REASONS:
-        return REASONS[word]
-    limit = _LIMIT.fullmatch(word)
-    if limit:
+    """Look up one reason; None if no table has it."""
+    word = re.split(r"[(:,]", text, maxsplit=1)[0].strip()
+    texts = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
+    if reason_text := next(texts, None) or REASONS.get(word):
+        return reason_text
+    if limit := _LIMIT.fullmatch(word):
         return _describe_limit(limit)
-    for start, whose in (("Assoc", "your account"), ("QOS", "the QOS"), ("Max", "the QOS")):
-        if re.fullmatch(rf"{start}[A-Z]\w+", word):
-            return ReasonText(f"{whose} has reached its limit ({word})", _PHRASES["later"])
+    if _ANY_LIMIT.fullmatch(word):
+        sentence = f"a limit of your account or QOS is reached ({word})"
+        return ReasonText(sentence, _PHRASES["later"])
     return None
 
 
 def _describe_limit(match: re.Match[str]) -> ReasonText:
-    holder, word = _WHOSE[match["whose"]], match[0]
+    holder = _WHOSE[match["whose"]]
     limited = _TABLES["limits"][match["what"].removesuffix("s")]
     resource, remedy = limited["resource"], limited.get("remedy", "fewer --nodes")
+    if match["per"] == "Node":
+        remedy = limited.get("per_node", remedy)
     if match["minutes"]:
         resource, remedy = f"{resource} x minutes", "a shorter --time or fewer --nodes"
-    if match["kind"] == "Min":
-        sentence = f"requests less than the {resource} that {holder} demands ({word})"
-        return ReasonText(sentence, _submit_with(f"more, or with {_PHRASES['another']}"))
-    if match["per"] in {"Job", "Node"}:
-        unit = "job" if match["per"] == "Job" else "node"
-        sentence = f"requests more {resource} per {unit} than {holder} allows ({word})"
-        remedy = limited.get("per_node", remedy) if unit == "node" else remedy
-        return ReasonText(sentence, _submit_with(f"{remedy}, or with {_PHRASES['another']}"))
-    if match["per"] == "User":
-        sentence = f"you have reached the limit on {resource} per user that {holder} sets ({word})"
-        return ReasonText(sentence, _advise_waiting(remedy))
-    total = match["kind"] == "Grp" and resource == "time"  # GrpWall counts jobs that ended, too
-    if total or match["minutes"] == "Minutes":
-        return ReasonText(
-            f"{holder} has used up its limit of {resource} ({word})", _PHRASES["used_up"]
-        )
-    sentence = f"{holder} has reached its limit on {resource} over all its jobs ({word})"
-    return ReasonText(sentence, _advise_waiting(remedy))
+    another = f"{remedy}, or with {_PHRASES['another']}" if remedy else _PHRASES["another"]
+    if match["kind"] == "Min" or match["per"] in {"Job", "Node"}:
+        sentence = f"can't meet the limit on {resource} that {holder} sets ({match[0]})"
+        return ReasonText(sentence, f"{_PHRASES['submit_with']} {another}")
+    sentence = f"{holder} has reached its limit on {resource} ({match[0]})"
+    return ReasonText(sentence, f"{_PHRASES['later_or']} {another}")
 
 
 def describe_reason(reason: str) -> str:
     """Return a sentence on why a job waits; empty if Slurm gives no reason."""
-    if not _has_reason(reason):
-        return ""
-    reasons = find_reasons(reason)
-    if not any(reason_text for _, reason_text in reasons):
-        return f"Slurm's reason is {reason.strip()}"
-    sentences = (_describe_text(text, reason_text) for text, reason_text in reasons)
+    sentences = (_describe_text(text, reason_text) for text, reason_text in find_reasons(reason))
     return "; ".join(dict.fromkeys(sentences))
 
 
@@ -191,7 +129,7 @@ def find_reason_advice(reason: str) -> str:
 
     An array's tasks may have several reasons: advice to act replaces advice to wait.
     """
-    reasons = find_reasons(reason) if _has_reason(reason) else ()
+    reasons = find_reasons(reason)
     advice = dict.fromkeys(reason_text.advice for _, reason_text in reasons if reason_text)
     actions = [text for text in advice if not text.startswith((WAIT, _PHRASES["later"]))]
     later = [text for text in advice if text.startswith(_PHRASES["later"])]
@@ -200,7 +138,7 @@ def find_reason_advice(reason: str) -> str:
 
 def never_starts(reason: str) -> bool:
     """Return whether one of the reasons in a text keeps a job from ever starting."""
-    return _has_reason(reason) and any(
+    return any(
         reason_text
         and (reason_text.advice.startswith(_NEVER) or "it will never start" in reason_text.sentence)
         for _, reason_text in find_reasons(reason)
