@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import tomli
 
+from hpcbert.errors import ConfigError
 from hpcbert.slurm import reasons
 from hpcbert.slurm.reasons import REFUSED_START, WAIT, find_reason_advice
+from hpcbert.system.decode import Range, decode
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
@@ -26,6 +28,9 @@ UNNEEDED = "UNNEEDED"
 # What was written down may be damaged: no moment lies after the year 9999, and a job is requeued a
 # few times, not ten thousand.
 LATEST, LAST_ATTEMPT = 253_402_300_799, 9_999
+_Status = Annotated[int, Range(-LATEST, LATEST)]
+# As a record has them: what is whole stays whole.
+_Seconds = int | float
 _RESUME = "run hpcbert submit --resume CAMPAIGN to continue the submission"
 # Of repeats that no scheduler is known to have: their submission was interrupted.
 UNSUBMITTED = "it was never submitted"
@@ -153,16 +158,16 @@ class RepeatState:
     kind: Kind
     source: Source
     nodes: tuple[str, ...] = ()
-    exit_code: int | None = None
-    attempt: int = 0
+    exit_code: _Status | None = None
+    attempt: Annotated[int, Range(0, LAST_ATTEMPT)] = 0
     reason: str = ""
     detail: str = ""
-    elapsed: float | None = None
-    start: float | None = None
-    end: float | None = None
-    limit: float | None = None
-    step_exit: int | None = None
-    suspended: float = 0.0
+    elapsed: _Seconds | None = None
+    start: _Seconds | None = None
+    end: _Seconds | None = None
+    limit: _Seconds | None = None
+    step_exit: _Status | None = None
+    suspended: _Seconds = 0.0
     hopeless: bool = False
     earlier: tuple[RepeatState, ...] = ()
 
@@ -203,26 +208,11 @@ def load_state(data: Any) -> RepeatState:
 
     Raises:
         TypeError: It has another form.
-        KeyError: A key is missing.
     """
-    kind = read_kind(data["kind"])
-    if kind is None:
-        raise TypeError(f"{data['kind']!r} is not a kind of state")
-    fields = {"kind": kind, "nodes": tuple(data["nodes"]), "earlier": ()}
-    state = RepeatState(**{**data, **fields})
-    texts = (state.word, state.reason, state.detail, *state.nodes)
-    codes = (state.exit_code, state.step_exit)
-    times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
-    checks = (
-        state.source in get_args(Source),
-        all(isinstance(text, str) for text in texts),
-        all(code is None or bounded_int(code) is not None for code in codes),
-        bounded_int(state.attempt, LAST_ATTEMPT) is not None and state.attempt >= 0,
-        all(time is None or isinstance(time, int | float) for time in times),
-    )
-    if not all(checks):
-        raise TypeError(f"{data!r} is not a state")
-    return state
+    try:
+        return decode(RepeatState, data, file="", earlier=())
+    except ConfigError as error:
+        raise TypeError(error.message) from error
 
 
 def bounded_int(value: Any, maximum: int = LATEST) -> int | None:

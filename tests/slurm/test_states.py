@@ -91,15 +91,14 @@ def test_a_reason_to_wait_has_words_and_a_remedy(reason, keyword, advice, remedy
 
 
 def test_free_texts_have_a_sentence_and_advice_in_every_form():
-    forms = (str, " {} ".format)
-    for text, form in itertools.product(read_constant(__file__, "TEXTS"), forms):
+    for text, form in itertools.product(read_constant(__file__, "TEXTS"), ("{}", " {} ")):
         assert [part for part, _ in find_reasons(text)] == [text], "its commas are its own"
-        shown = form(text)
+        shown = form.format(text)
         assert "Slurm's reason" not in describe_reason(shown)
         assert describe_reason(shown) == describe_reason(text) != ""
         assert find_reason_advice(shown) == find_reason_advice(text) != ""
         # The waiting tasks of an array have a reason each.
-        joined = form(f"{text},JobArrayTaskLimit")
+        joined = form.format(f"{text},JobArrayTaskLimit")
         each = [describe_reason(text), describe_reason("JobArrayTaskLimit")]
         assert describe_reason(joined) == "; ".join(each)
         if find_reason_advice(text) != reasons.WAIT:
