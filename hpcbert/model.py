@@ -898,18 +898,16 @@ class Steps:
         return [seconds for iteration, seconds in pairs if self.after < iteration <= self.until]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One point with all its runs, before they are reduced.
+@dataclass(frozen=True, kw_only=True)
+class PointRecord(IgnoreUnknown):
+    """What a point keeps when its runs are reduced to a row.
 
     Attributes:
-        group: The table it belongs to.
-        asked: Requested repeats.
         runs: One per repeat, in order.
-        flags: Marks that measuring has set already, for example `accumulation`.
+        flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
         differences: Differences between the nodes of its valid runs, or from those of another
-            point's.
-        counted: The measured part of its runs.
+            point's: behind `mixed-environment`.
+        window: The measured part of its runs.
         origin: Its source; None if unknown.
         facts: Facts from the nodes and the logs of its valid runs.
         steps: Durations of the iterations of its runs, by repeat, as far as logs have them.
@@ -917,18 +915,31 @@ class Measured:
         unchecked: Labels of its table that a valid log does not confirm: `gpus`, `batch`.
     """
 
+    runs: tuple[Run, ...] = ()
+    flags: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    window: Counted | None = None
+    origin: Origin | None = None
+    facts: Facts = ()
+    steps: Annotated[tuple[tuple[int, Steps], ...], GIVEN] = field(
+        default=(), compare=False, repr=False
+    )
+    adaptive: Adaptive | None = None
+    unchecked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured(PointRecord):
+    """One point with all its runs, before they are reduced; its flags are those of measuring.
+
+    Attributes:
+        group: The table it belongs to.
+        asked: Requested repeats.
+    """
+
     group: Group
     shape: Shape
     asked: int
-    runs: tuple[Run, ...]
-    flags: tuple[str, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    counted: Counted | None = None
-    origin: Origin | None = None
-    facts: Facts = ()
-    steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
-    adaptive: Adaptive | None = None
-    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -940,7 +951,7 @@ class RepeatCount(IgnoreUnknown):
 
 
 @dataclass(frozen=True)
-class Row(IgnoreUnknown):
+class Row(PointRecord):
     """One point of a speedup table; numbers unrounded, None if missing.
 
     Attributes:
@@ -948,10 +959,6 @@ class Row(IgnoreUnknown):
         cv: Standard deviation (n - 1) over mean; None below two valid runs.
         speedup: Ratio to the baseline row's median.
         efficiency: Speedup over the ratio of GPUs.
-        flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
-        differences: The differences behind `mixed-environment`.
-        window: The measured part of its runs.
-        origin, facts, steps, adaptive, unchecked: As of the point.
         metrics: How good the number is; None if there is none.
     """
 
@@ -964,18 +971,7 @@ class Row(IgnoreUnknown):
     cv: Annotated[float, Range(0)] | None = None
     speedup: Speed | None = None
     efficiency: Speed | None = None
-    flags: tuple[str, ...] = ()
-    runs: tuple[Run, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    window: Counted | None = None
-    origin: Origin | None = None
-    facts: Facts = ()
-    steps: Annotated[tuple[tuple[int, Steps], ...], GIVEN] = field(
-        default=(), compare=False, repr=False
-    )
     metrics: Metrics | None = None
-    adaptive: Adaptive | None = None
-    unchecked: tuple[str, ...] = ()
 
     @property
     def ok(self) -> int:

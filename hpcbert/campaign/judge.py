@@ -356,7 +356,7 @@ class _Judge:
                 runs=runs,
                 adaptive=adaptive,
                 flags=("accumulation",) if sized_point.accumulation > 1 else (),
-                counted=counted_part(self.rule, setting.skip, setting.iters),
+                window=counted_part(self.rule, setting.skip, setting.iters),
                 steps=tuple(
                     (repeat.run.repeat, repeat.steps)
                     for repeat in repeats

@@ -115,7 +115,7 @@ class LogCollection:
                 continue
             group, choice = make_group(point, curves, rule), self.reader.choice(point_reads[0].log)
             numbered_points.append(
-                (Measured(group, point.shape, 0, (), counted=choice.counted), numbered)
+                (Measured(group, point.shape, 0, window=choice.counted), numbered)
             )
         if self._unfit and not (numbered_points or may_be_empty):
             # One error for all logs, with the first log of each reason.

@@ -324,9 +324,9 @@ def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
     """Yield a warning for each table whose points were measured over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
     for point in points:
-        if point.counted:
+        if point.window:
             shapes = windows.setdefault(point.group, {})
-            shapes.setdefault(point.counted.counted, point.shape)
+            shapes.setdefault(point.window.counted, point.shape)
     for group, shapes in windows.items():
         if len(shapes) > 1:
             texts = (f"{shape} over {window}" for window, shape in shapes.items())

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from hpcbert.errors import RegressionError, UsageError, join_names
-from hpcbert.model import Group, Row, SpeedupTable, Unit
+from hpcbert.model import Group, Row, SpeedupTable, Unit, valid_throughputs
 from hpcbert.results.formats import Case, Outcome, render_cases
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
 from hpcbert.results.interval import (
@@ -58,8 +58,7 @@ class Side:
     @property
     def speeds(self) -> list[float]:
         """Throughputs of the valid runs; the median if the runs were not published."""
-        throughputs = [run.throughput for run in self.row.runs if run.valid and run.throughput]
-        return throughputs or ([self.row.median] if self.row.median else [])
+        return valid_throughputs(self.row.runs) or ([self.row.median] if self.row.median else [])
 
     @property
     def per_gpu(self) -> float:
@@ -443,9 +442,10 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
 
 def _comparison_notes(comparison: Comparison) -> list[str]:
     pairs = comparison.pairs
-    notes = describe_contrasts("not comparable: ", [(pair, pair.obstacles) for pair in pairs])
-    contrasts = describe_contrasts("", [(pair, pair.contrasts) for pair in pairs])
-    notes += contrasts[:_MAX_CONTRASTS]
+    obstacles = dict.fromkeys(contrast for pair in pairs for contrast in pair.obstacles)
+    contrasts = dict.fromkeys(contrast for pair in pairs for contrast in pair.contrasts)
+    notes = [f"not comparable: {contrast}" for contrast in obstacles]
+    notes += map(str, list(contrasts)[:_MAX_CONTRASTS])
     if len(contrasts) > _MAX_CONTRASTS:
         more = len(contrasts) - _MAX_CONTRASTS
         notes.append(f"{more} more differences: --json has them all")
@@ -457,20 +457,6 @@ def _comparison_notes(comparison: Comparison) -> list[str]:
     if comparison.added:
         notes.append(f"only in NEW: {join_names(comparison.added, most=MAX_NAMES)}")
     return notes
-
-
-def describe_contrasts(
-    prefix: str, pairs: Sequence[tuple[PointPair, tuple[Contrast, ...]]]
-) -> list[str]:
-    """Return each contrast once, with its points unless all points have it."""
-    names_by_text: dict[str, list[str]] = {}
-    for pair, contrasts in pairs:
-        for contrast in contrasts:
-            names_by_text.setdefault(f"{prefix}{contrast}", []).append(pair.new.name)
-    return [
-        text if len(names) == len(pairs) else f"{text} ({join_names(names, most=MAX_NAMES)})"
-        for text, names in names_by_text.items()
-    ]
 
 
 def _comparison_legend(comparison: Comparison) -> str:

@@ -198,7 +198,7 @@ def table_view(table: SpeedupTable, titles: Mapping[str, str]) -> TableView:
     return TableView(
         heading=(click.style(title, bold=True),),
         grid=Grid("results", title, tuple(columns), tuple(cells)),
-        notes=(rule, *_table_notes(table)),
+        notes=(rule, *list_notes(table)),
         colours=tuple(map(_row_colour, rows)),
     )
 
@@ -219,7 +219,8 @@ def _row_colour(row: Row) -> str | None:
     return "yellow" if set(row.flags).difference(_NEUTRAL_FLAGS) else None
 
 
-def _table_notes(table: SpeedupTable) -> Iterator[str]:
+def list_notes(table: SpeedupTable) -> Iterator[str]:
+    """Yield the repeats of a table that were left out, and the notes on its rows."""
     for row in table.rows:
         for repeats, reason in invalid_repeats(row):
             yield f"{row.shape}, {repeats} left out: {reason}"

@@ -248,25 +248,22 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> tuple[float | None
     facts = point.facts
     length, packing = _agreed_size(facts, "sequence_length"), _agreed_size(facts, "packing") or 1
     shares = [share for share in _positive_numbers(facts, "real_token_share") if share <= 1]
-    model = _model_size(point)
+    model, padding = _model_size(point), dict(facts).get("padding")
     if not shares:
         reason = "the logs do not state how many tokens are real and how many padding"
         unknown |= dict.fromkeys(("real_tokens_per_second", "mfu"), reason)
-    padding = dict(facts).get("padding")
+    reason = "nothing says how many tokens a sample has"
     if padding and not shares:
+        length = None
         reason = f"padding is {padding[0]}, and nothing says how many tokens are real"
-        unknown |= dict.fromkeys(_OF_SAMPLES, reason)
-        return None, None, None, None
-    if model is None:
-        reason = _describe_disagreement(facts) or f"the sizes of {point.group.model} are unknown"
-        unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)
     if length is None:
-        reason = "nothing says how many tokens a sample has"
         unknown |= dict.fromkeys(_OF_SAMPLES, reason)
         return None, None, None, None
     tokens = length / packing
     real_tokens = tokens * median(shares) if shares else None
     if model is None:
+        reason = _describe_disagreement(facts) or f"the sizes of {point.group.model} are unknown"
+        unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)
         return tokens, real_tokens, None, None
     masked = (_agreed_size(facts, "predictions") or usual_predictions(length)) / packing
     flops = model_flops(model, tokens, masked)

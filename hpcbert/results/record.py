@@ -350,7 +350,7 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
                 Run(number, 0, speed, True, (), FOREIGN, "none", "")
                 for number, speed in enumerate(published_runs(point), 1)
             )
-            measured = Measured(group, point.shape, len(runs), runs, counted=counted)
+            measured = Measured(group, point.shape, len(runs), runs=runs, window=counted)
             points.append(replace(measured, origin=origin, facts=facts))
     return tabulate(points)
 
@@ -530,10 +530,6 @@ def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[Publish
         for table in source.tables
         for point in table.points
     ]
-    models = sorted({row.table.model for row in rows})
-    if model and model not in models:
-        hint = did_you_mean(model, models) or f"It has {', '.join(models)}."
-        raise UsageError(f"The record has no model {model!r}.", hint=hint)
     selected = [
         row
         for row in rows
@@ -542,7 +538,10 @@ def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[Publish
         and accelerator.lower() in row.source.accelerator_of(row.table).lower()
     ]
     if not selected:
+        models = {row.table.model for row in rows}
         hint = "Give fewer of --model, --gpus and --accelerator."
+        if model and model not in models:
+            hint = did_you_mean(model, models)
         raise UsageError("The record has no such row.", hint=hint)
     return tuple(
         sorted(

@@ -17,6 +17,7 @@ from hpcbert.model import (
     Group,
     Measured,
     Point,
+    PointRecord,
     Reason,
     RepeatCount,
     Row,
@@ -220,6 +221,8 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
     run_flags = [flag for run in runs if run.valid for flag in run.flags]
     row_flags = (name for name, holds in conditions.items() if holds)
     flags = [*row_flags, *point.flags, *run_flags, *mfu_flags(metrics)]
+    kept = {entry.name: getattr(point, entry.name) for entry in fields(PointRecord)}
+    kept |= {"flags": tuple(dict.fromkeys(flags)), "runs": runs}
     return Row(
         shape=point.shape,
         median=middle_speed,
@@ -230,16 +233,8 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
         speedup=speedup,
         efficiency=speedup / gpu_ratio if speedup else None,
         repeats=RepeatCount(ok, required),
-        flags=tuple(dict.fromkeys(flags)),
-        runs=runs,
-        differences=point.differences,
-        window=point.counted,
-        origin=point.origin,
-        facts=point.facts,
-        steps=point.steps,
         metrics=metrics,
-        adaptive=point.adaptive,
-        unchecked=point.unchecked,
+        **kept,
     )
 
 

@@ -92,7 +92,7 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(build):
     for part in (
         *("NVIDIA A100-SXM4-80GB", "GPU0     X      NV12    0-63", "Legend:"),
         *("hpcbert submit --fw pytorch", f"](scripts/{script.name})"),
-        *("| pytorch | 1n8g fp32 | 2 | state:", "incomplete | fewer valid runs"),
+        *("* 1n8g, repeat 2 left out: state:", "incomplete | fewer valid runs"),
         "docker://nvcr.io\\#nvidia/pytorch",
     ):
         assert part in text
@@ -109,7 +109,7 @@ def test_runs_that_do_not_count_make_a_report_without_figures(build):
     assert not Path("out/figures").exists()
     assert "There is nothing to draw" in text
     assert re.search(r"Invalid runs by reason: .*state \(1\)", text)
-    assert "* 1n1g: repeat 1: state:" in text
+    assert "* 1n1g, repeat 1 left out: state:" in text
     assert "-1 Mb/s" not in text
 
 

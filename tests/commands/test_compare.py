@@ -29,7 +29,7 @@ def measured(
     skip, last = iterations
     counted = Counted(skip, last, f"iterations {skip + 1} to {last}")
     texts = tuple((name, (text,)) for name, text in dict(facts).items())
-    point = make_point(shape, rates, group=replace(GROUP, **group), counted=counted, facts=texts)
+    point = make_point(shape, rates, group=replace(GROUP, **group), window=counted, facts=texts)
     runs = tuple(replace(run, nodes=(node,) if node else ()) for run in point.runs)
     return replace(point, runs=runs, asked=len(runs) or 5)
 

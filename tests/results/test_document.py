@@ -57,7 +57,7 @@ def test_results_and_what_collect_writes_are_read_back_as_they_were(data):
         shape=st.builds(model.Shape, counts, counts),
         runs=draw_some(runs),
         differences=draw_some(st.builds(model.Difference, texts, scopes, values)),
-        counted=st.none() | st.builds(model.Counted, counts, st.none() | st.just(99), texts),
+        window=st.none() | st.builds(model.Counted, counts, st.none() | st.just(99), texts),
         origin=st.none() | st.builds(model.Origin, st.sampled_from(("campaign", "logs")), texts),
         facts=facts.map(lambda facts: tuple(facts.items())),
     )

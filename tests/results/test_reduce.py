@@ -35,7 +35,7 @@ def make_run(repeat, rate, code="loss", **changes):
 def make_point(shape, rates=(), *, runs=(), **changes):
     """Return a point of these runs, or of one for each rate; so many repeats were asked for."""
     runs = runs or tuple(make_run(n, rate) for n, rate in enumerate(rates, start=1))
-    return replace(model.Measured(GROUP, model.Shape.parse(shape), len(runs), runs), **changes)
+    return replace(model.Measured(GROUP, model.Shape.parse(shape), len(runs), runs=runs), **changes)
 
 
 def make_table(*points, **options):

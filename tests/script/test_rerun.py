@@ -128,7 +128,7 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
     counted, origin = model.Counted(protocol.skip, last, ""), model.Origin("campaign", "c")
     groups = [(make_group(point, curves, ""), point.shape) for point in first.points]
     (table,) = tabulate(
-        model.Measured(group, shape, protocol.repeats, (), counted=counted, origin=origin)
+        model.Measured(group, shape, protocol.repeats, window=counted, origin=origin)
         for group, shape in groups
     )
     # The device of a table is the one that its logs state.

@@ -510,14 +510,11 @@ def _name_places(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_runs(axes: Axes, panel: Panel) -> None:
-    """Draw a mark for each run, those of one point side by side."""
+    """Draw a mark for each run; several at one place are darker."""
     axes.axhline(0, color=_INK, linewidth=0.8)
-    last_numbers: dict[float, int] = {}
-    for place, middle, *_ in panel.series[0].points:
-        last_numbers[place] = number = last_numbers.get(place, -1) + 1
-        # 0, 0.08, -0.08, 0.16 and so on.
-        offset = min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
-        axes.plot(place + offset, middle, color=_COLOURS[0], marker="o", label="_nolegend_")
+    (series,) = panel.series
+    places, middles, _ = _split_points(series.points)
+    axes.plot(places, middles, color=_COLOURS[0], marker="o", linestyle="none", alpha=0.6)
     _name_places(axes, panel)
     axes.set_xlim(-0.5, len(panel.names) - 0.5)
 

@@ -15,6 +15,7 @@ from hpcbert.results.document import Source
 from hpcbert.results.formats import (
     METRIC_COLUMNS,
     PUBLISHED_COLUMNS,
+    list_notes,
     metrics_grid,
     published_cells,
 )
@@ -29,8 +30,6 @@ from hpcbert.results.wording import (
     describe_stop,
     describe_window,
     flag_meanings,
-    invalid_repeats,
-    row_notes,
     sanitize,
     table_title,
 )
@@ -47,8 +46,6 @@ _PACKAGE = re.compile(
     r"tensorflow(_gpu|_cpu)?|torch|transformers)"
 )
 _VERSION = re.compile(r"v?\d+\.\d")
-# These are omitted if nothing ran on GPUs.
-_GPU_METRICS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 # The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
 _MAIN_FACTS = {
     "system": ("system in the image",),
@@ -207,12 +204,7 @@ def _published_blocks(number: int, table: SpeedupTable, words: Words) -> Iterato
     base = words("results.base" if table.baseline else "results.no-base")
     rule, window = sanitize(group.rule), describe_window(table)
     yield words("results.rule", rule=rule, window=window, base=base)
-    notes = []
-    for row in table.rows:
-        reasons = invalid_repeats(row) if row.median is None else ()
-        texts = [*row_notes(row), *(f"{repeats}: {reason}" for repeats, reason in reasons)]
-        notes += [words("results.note", shape=row.shape, note=sanitize(text)) for text in texts]
-    yield tuple(notes)
+    yield tuple(map(sanitize, list_notes(table)))
 
 
 def table_name(group: Group, words: Words) -> str:
@@ -303,11 +295,8 @@ def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
         grid = metrics_grid(table, f"metrics-{number}", title, titles).without_empty()
         if grid.rows:
             yield grid
-        omitted = _GPU_METRICS if table.group.device == "cpu" else ()
         for row in table.rows:
-            if row.metrics:
-                reasons = (reason for reason in row.metrics.unknown if reason[0] not in omitted)
-                unknown |= dict.fromkeys(reasons)
+            unknown |= dict.fromkeys(row.metrics.unknown if row.metrics else ())
     yield tuple(
         words("metrics.unknown", metric=titles[name], why=sanitize(reason))
         for name, reason in unknown
@@ -321,7 +310,6 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
         *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
         *("counts", "state", "nodes-names", "flags", "log"),
     )
-    is_empty = True
     for number, table in enumerate(inputs.tables, 1):
         # A published median is not a run.
         rows = [row for row in table.rows if not (row.published and len(row.runs) == 1)]
@@ -335,35 +323,21 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
                 numbers = run.repeat, run.attempt, run.throughput
                 cells.append((str(row.shape), *numbers, counts, *texts))
         if cells:
-            is_empty = False
             title = words("runs.table", name=table_name(table.group, words))
             yield Grid(f"runs-{number}", title, columns, tuple(cells))
-    if is_empty:
-        yield words("runs.none")
 
 
 def list_left_out(inputs: ReportInput, words: Words) -> Iterator[Block]:
-    """Yield the files and runs left out of all medians, and why."""
+    """Yield the meaning of each reason why a run was left out, and the files that were."""
     results = inputs.results
-    rows: list[tuple[Cell, ...]] = []
-    codes: dict[str, None] = {}
-    for table in inputs.tables:
-        for row in table.rows:
-            for run in row.runs:
-                if not run.valid:
-                    point = f"{row.shape} {sanitize(table.group.precision)}"
-                    end = describe_reasons(run), sanitize(run.log)
-                    rows.append((sanitize(table.group.framework), point, run.repeat, *end))
-                    codes |= _invalid_codes(run)
-    if rows:
-        columns = words.columns("framework", "point", "repeat:d", "why", "log")
-        yield Grid("left-out", words("left-out.runs"), columns, tuple(rows))
-        meanings = {code: words.translate(f"reason.{code}", "") for code in codes}
-        yield tuple(
-            words("left-out.code", code=sanitize(code), text=text)
-            for code, text in meanings.items()
-            if text
-        )
+    runs = (run for table in inputs.tables for row in table.rows for run in row.runs)
+    codes = dict.fromkeys(code for run in runs for code in _invalid_codes(run))
+    meanings = {code: words.translate(f"reason.{code}", "") for code in codes}
+    yield tuple(
+        words("left-out.code", code=sanitize(code), text=text)
+        for code, text in meanings.items()
+        if text
+    )
     if results.refused:
         yield Heading(words("left-out.refused"))
         yield tuple(map(sanitize, results.refused))
@@ -374,7 +348,7 @@ def list_left_out(inputs: ReportInput, words: Words) -> Iterator[Block]:
     if results.warnings:
         yield Heading(words("left-out.warnings"))
         yield tuple(map(sanitize, results.warnings))
-    if not (rows or results.refused or results.left_out or results.warnings):
+    if not (codes or results.refused or results.left_out or results.warnings):
         yield words("left-out.none")
 
 
