@@ -221,8 +221,8 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
     run_flags = [flag for run in runs if run.valid for flag in run.flags]
     row_flags = (name for name, holds in conditions.items() if holds)
     flags = [*row_flags, *point.flags, *run_flags, *mfu_flags(metrics)]
-    kept = {entry.name: getattr(point, entry.name) for entry in fields(PointRecord)}
-    kept |= {"flags": tuple(dict.fromkeys(flags)), "runs": runs}
+    context = {entry.name: getattr(point, entry.name) for entry in fields(PointRecord)}
+    context |= {"flags": tuple(dict.fromkeys(flags)), "runs": runs}
     return Row(
         shape=point.shape,
         median=middle_speed,
@@ -234,7 +234,7 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
         efficiency=speedup / gpu_ratio if speedup else None,
         repeats=RepeatCount(ok, required),
         metrics=metrics,
-        **kept,
+        **context,
     )
 
 
