@@ -372,9 +372,7 @@ def open_archive(path: Path) -> Iterator[Path]:
         UsageError: It is not an archive of a campaign, damaged, hostile, or of a newer version.
         HpcbertError: There is no room for it.
     """
-    with contextlib.ExitStack() as stack:
-        with translate_errors("make a temporary directory", Path(tempfile.gettempdir())):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcbert-"))
+    with tempfile.TemporaryDirectory(prefix="hpcbert-") as folder:
         yield _unpack(path, Path(folder))
 
 

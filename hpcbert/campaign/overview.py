@@ -6,9 +6,8 @@ that was killed without notice still appears to run.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -18,7 +17,7 @@ from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import ENDS
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import MANIFEST, Array, Campaign, Point, format_utc, parse_stamp, parse_utc
+from hpcbert.model import Array, Campaign, Point, format_utc, parse_stamp, parse_utc
 from hpcbert.results.interval import is_precise
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, bounded_int, read_kind
 
@@ -222,11 +221,9 @@ def read_overview(directory: Path) -> Overview:
         campaign = store.read_manifest(directory)
     except HpcbertError as error:
         when, name = parse_stamp(directory.name), directory.name
-        with contextlib.suppress(OSError):
-            when = (directory / MANIFEST).lstat().st_mtime if when is None else when
         created = "" if when is None else format_utc(when)
-        shown = Overview(name, name, str(directory), created, "damaged", note=note)
-        return replace(shown, problem=str(error))
+        text = str(error)
+        return Overview(name, name, str(directory), created, "damaged", note=note, problem=text)
     recorded, problem = None, ""
     try:
         recorded = read_results(directory, campaign)

@@ -362,10 +362,7 @@ def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
     An unreadable folder is not the same as an empty one. A hidden folder is being removed. Names
     have no fractions of a second: within one, the times of the manifests decide.
     """
-    try:
-        folders = list(runs.absolute().iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
+    folders = list(runs.absolute().iterdir()) if runs.is_dir() else []
     times: dict[Path, int] = {}
     for folder in folders:
         # Absent or closed.
@@ -400,7 +397,9 @@ def find_newest(runs: Path, *, measured: bool = False) -> Path:
     if campaigns:
         job = "job that trains" if measured else "job"
         message = f"None of your campaigns has a {job} yet: {_join_names(campaigns)}."
-        hint = "Submit without --rehearse, or resume one: hpcbert submit --resume CAMPAIGN"
+        hint = f"Resume the newest: hpcbert submit --resume {campaigns[-1]}"
+        if read_manifest(campaigns[-1]).accepted:
+            hint = "Submit without --rehearse."
     elif foreign_campaigns := find_all_campaigns(runs):
         message = f"You have no campaign yet; {len(foreign_campaigns)} belong to others."
         hint = f"Name one to look at it: {_join_names(foreign_campaigns)}"

@@ -66,7 +66,7 @@ def test_a_directory_that_vanished_or_a_flush_that_fails_is_an_error(tmp_path, m
 def test_an_array_is_a_line_of_the_manifest_however_large_its_numbers(tmp_path):
     draft = drafted(tmp_path, combined(Shape(1, 1), ("fp32",), (1, 2)))
     first, second = draft.campaign.arrays
-    large = replace(first, point=replace(first.point, accumulation=10**20))
+    large = replace(first, point=replace(first.point, accumulation=2**63 - 1))
     named = replace(second, changed=(("Name", 'ü "\n', "\N{LINE SEPARATOR}"),))
     campaign = replace(draft.campaign, arrays=(large, named))
     store.create(draft.directory)
