@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import tomli
 
 from hpcbert.model import Difference, Group, Measured, Sampled, Scope
-from hpcbert.results.reduce import BASELINE
 from hpcbert.system import files
 
 LARGEST = 1 << 26
@@ -345,7 +344,7 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
     point_samples = [(point, tuple(node_samples)) for point, node_samples in points]
     baselines: dict[Group, tuple[NodeSample, ...]] = {}
     by_size = sorted(point_samples, key=lambda pair: (pair[0].shape.gpus, pair[0].shape.nodes))
-    for point, samples in sorted(by_size, key=lambda pair: pair[0].shape != BASELINE):
+    for point, samples in by_size:
         if samples:
             baselines.setdefault(point.group, samples)
     compared = []

@@ -497,10 +497,11 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
         return (exact_paths[0].absolute(),)
     names = {path.name for path in campaigns} | {_read_name(path) or "" for path in campaigns}
     least = f" of at least {shortest} characters" if shortest > 1 else ""
+    existing = did_you_mean(name, names) or "You have none."
     raise UsageError(
         f"There is no campaign {name!r}.",
         where=str(runs),
-        hint=f"{did_you_mean(name, names)} Name one by its id, a part of it{least}, or its path.",
+        hint=f"{existing} Name one by its id, a part of the id{least}, or its path.",
     )
 
 
