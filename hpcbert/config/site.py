@@ -58,9 +58,7 @@ def check_point_variable(name: str) -> str:
     """
     check_variable(name)
     if name.startswith(_RESERVED_PREFIXES) or name in _RESERVED_NAMES:
-        owner = "hpcbert" if name.startswith("HPCBERT_") else "Slurm"
-        owner = "Slurm and hpcbert" if name in _RESERVED_NAMES else owner
-        raise Invalid(f"is set by {owner} itself", "Leave it out.")
+        raise Invalid("is set by Slurm or hpcbert itself", "Leave it out.")
     if name in _READ_ONLY:
         raise Invalid("belongs to bash, which refuses to set it", "Leave it out.")
     if redact.is_secret_name(name):

@@ -18,7 +18,12 @@ from hpcbert.container.reference import Image
 from hpcbert.errors import UsageError
 
 _MOUNT_WORDS = ("tmpfs", "umount")
-_MOUNT_HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'
+_MOUNT = re.compile(
+    r"(?P<source>[./][^:,]*(?=:|$)|(?:tmpfs|umount)(?=:))"
+    r"(:(?P<target>[./][^:,]*)(:(?P<flags>[^:,]*))?)?"
+)
+_MOUNT_HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST". '
+_MOUNT_HINT += "Paths begin with / or ./ and have no colon, comma or control character."
 
 
 @dataclass(frozen=True)
@@ -46,23 +51,12 @@ def parse_mount(text: str) -> Mount:
         UsageError: Source or target is neither a path nor one of the known words, or contains a
             colon, a comma or a control character.
     """
-    fields = text.split(":")
-    source, target = fields[0], fields[min(1, len(fields) - 1)]
-    problem = ""
-    if len(fields) > 3:  # noqa: PLR2004
-        problem = "has too many colons; paths can't contain colons"
-    elif "," in text:
-        problem = "contains a comma, which mounts can't"
-    elif not text.isprintable():
-        problem = "contains a control character"
-    elif source not in _MOUNT_WORDS and not source.startswith((".", "/")):
-        problem = "must begin with a path, tmpfs or umount; a path must begin with / or ./ here"
-    elif not target.startswith((".", "/")):
-        problem = "must name a path in the container"
-    if problem:
-        raise UsageError(f"The mount {text!r} {problem}.", hint=_MOUNT_HINT)
-    flags = fields[2].split("+") if len(fields) == 3 else []  # noqa: PLR2004
-    return Mount(source, target, tuple(filter(None, flags)))
+    match = _MOUNT.fullmatch(text)
+    if match is None or not text.isprintable():
+        raise UsageError(f"{text!r} is not a mount.", hint=_MOUNT_HINT)
+    target = match["target"] or match["source"]
+    flags = (match["flags"] or "").split("+")
+    return Mount(match["source"], target, tuple(filter(None, flags)))
 
 
 def bind_mount(path: str) -> Mount:
@@ -71,9 +65,7 @@ def bind_mount(path: str) -> Mount:
     Raises:
         UsageError: The path contains a character that mounts can't have.
     """
-    if ":" in path or "," in path or not path.isprintable():
-        raise UsageError(f"{path!r} contains a comma or a colon, which container mounts can't.")
-    return Mount(path, path)
+    return parse_mount(f"{path}:{path}")
 
 
 _TABLES = tomli.loads(Path(__file__).with_name("runtimes.toml").read_text(encoding="utf-8"))

@@ -6,6 +6,7 @@ import re
 import shlex
 
 from hpcbert.errors import UsageError
+from hpcbert.system.decode import has_surrogate
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
@@ -78,9 +79,5 @@ def identifier(text: str) -> Verbatim:
 
 
 def _refuse_unwritable(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{text!r} is not valid Unicode text.") from error
-    if "\0" in text:
-        raise UsageError(f"{text!r} contains a NUL character.")
+    if "\0" in text or has_surrogate(text):
+        raise UsageError(f"{text!r} contains a NUL character or half of a character.")

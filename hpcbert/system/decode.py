@@ -220,8 +220,6 @@ def _read_plain(kind: type, value: Any) -> Any:
         return float(value)
     if type(value) is not kind:
         raise _Mismatch(f"must be {_NAMES[kind]}", value=value)
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise Invalid(f"is out of range: at most {MAX_INTEGER:,}")
     if isinstance(value, float) and not isfinite(value):
         raise Invalid("must be a finite number", value=value)
     if isinstance(value, str) and "\0" in value:

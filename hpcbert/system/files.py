@@ -28,11 +28,6 @@ _MODE = 0o666
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 # The size of the largest file that is read whole, bytes.
 MAX_BYTES = 1 << 26
-_KINDS = (
-    (stat.S_ISDIR, "it is a directory"),
-    (stat.S_ISFIFO, "it is a pipe"),
-    (stat.S_ISLNK, "it is a link"),
-)
 
 
 def open_file(path: Path, *, follow: bool = True) -> tuple[int, int]:
@@ -158,22 +153,21 @@ def write_new(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_through(path: Path, content: bytes, mode: int = _MODE) -> None:
-    """Write a new file and flush it to the disk, without a temporary name."""
+    """Write a new file and flush it to the disk, or remove it if that fails."""
     descriptor = os.open(path, _NEW, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _refuse_irregular(status: os.stat_result) -> None:
-    if stat.S_ISREG(status.st_mode):
-        return
-    kind = next(
-        (description for predicate, description in _KINDS if predicate(status.st_mode)),
-        "it is a device or socket",
-    )
-    raise OSError(errno.EINVAL, f"{kind}, not a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def _flush_directory(path: Path) -> None:

@@ -150,19 +150,8 @@ def reap_children() -> dict[int, int]:
     return exit_codes
 
 
-def has_no_children() -> bool:
-    """Return whether this process has no children; with adopted orphans: no descendants."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return True
-    return False
-
-
 def kill_descendants() -> tuple[int, ...]:
     """Kill every process below this one and return those that did not die in time."""
-    if has_no_children():  # Reading about every process of the machine would find none below.
-        return ()
     deadline = time.monotonic() + _KILL_SECONDS
     while (remaining := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in remaining:

@@ -25,11 +25,11 @@ def test_what_is_in_a_logs_place_is_said(tmp_path):
     (tmp_path / "folder.log").mkdir()
     (tmp_path / "loop.log").symlink_to(tmp_path / "loop.log")
     expected = {
-        "pipe.log": "pipe.log can't be read: it is a pipe, not a file",
-        "folder.log": "folder.log can't be read: it is a directory, not a file",
+        "pipe.log": "pipe.log can't be read: it is not a regular file",
+        "folder.log": "folder.log can't be read: it is not a regular file",
         "absent.log": "absent.log can't be read: No such file or directory",
         "loop.log": "loop.log can't be read: Too many levels of symbolic links",
-        "/dev/zero": "zero can't be read: it is a device or socket, not a file",
+        "/dev/zero": "zero can't be read: it is not a regular file",
     }
     for name, detail in expected.items():
         reading = scan.read(tmp_path / name, grammar, grammar.rule(), ONE)
