@@ -250,14 +250,12 @@ def _read_frames(file: BinaryIO, dialect: Dialect) -> Iterator[bytes]:
     while True:
         head = file.read(8 + extra)
         if len(head) < 8 + extra:
-            raise ValueError("a record's length is cut off" if head else "it has no more records")
+            raise ValueError("it has no such record")
         (length,) = struct.unpack("<Q", head[:8])
         if extra and _masked_crc(head[:8]) != head[8:]:
             raise ValueError("a length's checksum is wrong")
-        if not 0 < length <= _LONGEST:
-            raise ValueError("a record's length is impossible")
-        data = file.read(length + extra)
-        if len(data) < length + extra:
+        data = file.read(min(length, _LONGEST) + extra)
+        if length == 0 or len(data) < length + extra:
             raise ValueError("a record is cut off")
         if extra and _masked_crc(data[:length]) != data[length:]:
             raise ValueError("a record's checksum is wrong")

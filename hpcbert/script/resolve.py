@@ -339,11 +339,8 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
     Raises:
         UsageError: There is nothing to compare, or the measuring program is not available.
     """
-    if resolved.scheduler.runs_locally:
-        context = f"with the {resolved.scheduler.name} scheduler, which has one node"
-        raise refuse_ineffective("--preflight", context)
-    if resolved.scheduler.in_allocation:
-        context = "in an allocation, whose nodes are chosen already"
+    if resolved.scheduler.runs_locally or resolved.scheduler.in_allocation:
+        context = f"with {resolved.scheduler.label}, which does not choose nodes"
         raise refuse_ineffective("--preflight", context)
     shapes = [point.shape for point in resolved.plan.points]
     shape = max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))

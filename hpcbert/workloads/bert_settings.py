@@ -174,31 +174,25 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
 
 def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
     """Return the conditions that make the settings wrong, each with a sentence about it."""
-    version, precision, weights = torch.__version__, settings.precision, settings.weights
-    length, predictions = settings.sequence_length, settings.predictions
-    hidden, heads, mode = settings.hidden, settings.heads, settings.compile_mode
-    skip, iters, accumulation = settings.skip, settings.iters, settings.accumulation
-    sizes = (hidden, settings.intermediate, settings.batch_size * length)
-    needs_copy = f"--weights bf16 needs --precision bf16 or fp8, not {precision}"
-    is_fp8 = precision == "fp8"
-    # A replayed graph would overwrite the gradients of the micro step before it.
-    overwrites = mode == "reduce-overhead" and accumulation > 1
-    is_odd = any(size % FP8_MULTIPLE for size in sizes)
-    needs_sizes = f"hidden, intermediate and tokens % {FP8_MULTIPLE} == 0: {sizes}"
-    is_compiled = settings.compile != "false" or mode == "default"
-    needs_room = f"exceeds --sequence-length - 3: {length - 3}"
+    length, precision, weights = settings.sequence_length, settings.precision, settings.weights
+    sizes = (settings.hidden, settings.intermediate, settings.batch_size * length)
     has_old_torch = not hasattr(torch.amp, "is_autocast_available")
+    is_left_out = settings.compile == "false" and settings.compile_mode != "default"
+    # A replayed graph would overwrite the gradients of the micro step before it.
+    overwrites = settings.compile_mode == "reduce-overhead" and settings.accumulation > 1
+    has_no_copy = weights == "bf16" and precision not in IN_BF16
+    is_odd = precision == "fp8" and any(size % FP8_MULTIPLE for size in sizes)
     own_lengths = "--fill is for synthetic data: those of --data are as full as they are"
     return [
-        (has_old_torch, f"This program needs PyTorch 2.4 or newer, this is {version}"),
-        (hidden % heads, f"--heads {heads} does not divide --hidden {hidden}"),
-        (skip >= iters, f"--skip {skip} leaves nothing of --iters {iters}"),
-        (predictions > length - 3, f"--predictions {predictions} {needs_room}"),
-        (not is_compiled, f"--compile-mode {mode} needs --compile, which is false"),
-        (overwrites, f"--compile-mode {mode} needs --accumulation 1, not {accumulation}"),
-        (weights == "bf16" and precision not in IN_BF16, needs_copy),
-        (is_fp8 and weights != "bf16", f"--precision fp8 needs --weights bf16, not {weights}"),
-        (is_fp8 and is_odd, f"--precision fp8 needs {needs_sizes}"),
+        (has_old_torch, f"This program needs PyTorch 2.4 or newer, this is {torch.__version__}"),
+        (settings.hidden % settings.heads, "--heads does not divide --hidden"),
+        (settings.skip >= settings.iters, "--skip leaves nothing of --iters"),
+        (settings.predictions > length - 3, "--predictions exceeds --sequence-length - 3"),
+        (is_left_out, f"--compile-mode {settings.compile_mode} needs --compile, which is false"),
+        (overwrites, "--compile-mode reduce-overhead needs --accumulation 1"),
+        (has_no_copy, f"--weights bf16 needs --precision bf16 or fp8, not {precision}"),
+        (precision == "fp8" and weights != "bf16", "--precision fp8 needs --weights bf16"),
+        (is_odd, f"--precision fp8: of {sizes}, not all are multiples of {FP8_MULTIPLE}"),
         (settings.data and settings.fill != "generator", own_lengths),
     ]
 
