@@ -1,9 +1,8 @@
 """Check that this machine, and nodes, can do what the site says.
 
 Nodes are examined by one job with the script of a submission, except that each rank runs look.sh,
-which first runs once per node. The job's output is read from its files below `runs`. If there is
-nothing to read, because one of the nodes does not share that directory, a plain job step inspects
-again and answers over the network.
+which first runs once per node. The job's output is read from its files below `runs`. If there are
+none, the job's first node does not share that directory.
 """
 
 from __future__ import annotations
@@ -36,13 +35,12 @@ from hpcbert.scheduler.slurm.examine import find_failed_prologs
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import find_image, find_inputs, site_data_options
 from hpcbert.script.plan import Request, choose_device, plan
-from hpcbert.script.resolve import Examination, SubmitOptions, find_file
-from hpcbert.slurm.commands import submission_environment
+from hpcbert.script.resolve import Examination, SubmitOptions
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.inventory import choose_mpi
 from hpcbert.slurm.reasons import never_starts
 from hpcbert.slurm.states import RepeatState
-from hpcbert.system.runner import Outcome, Runner, defer_interrupts
+from hpcbert.system.runner import Runner, defer_interrupts
 from hpcbert.timelimit import TimeLimit
 
 # If one of these fails, no job is submitted.
@@ -59,7 +57,6 @@ _LAUNCH = re.compile(r"launch|prolog|requeued|JobHeldAdmin|BeginTime", re.IGNORE
 _SPLIT_OPTIONS = ("--gpus-per-task", "--gpu-bind")
 # Seconds between two looks, and seconds until a job's output appears here.
 _POLL_SECONDS, _OUTPUT_SECONDS = 0.5, 20.0
-_STEP_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -287,22 +284,20 @@ def _cancel(directory: Path, run: Runner) -> None:
 def _read_job(
     site: Site, job: Draft, state: RepeatState, values: dict[str, str], run: Runner
 ) -> Iterator[Finding]:
-    """Yield the findings of an ended job; if none can be read, a job step inspects again."""
+    """Yield the findings of an ended job."""
     node_count = job.resolved.request.shape.nodes
     output = _read_output(job.directory, wait=state.word == "COMPLETED")
     lines = checks.find_error_lines(output)
+    node_range = fold(state.nodes) if state.nodes else "no node"
     if not checks.read_nodes(output):
-        outcome = _inspect_by_step(site, job, node_count, run)
-        output += outcome.stdout
-        lines += checks.find_error_lines(outcome.stderr)
-    failed_launch = () if checks.read_nodes(output) else _find_failed_launch(state, run)
-    if failed_launch:
-        yield from failed_launch
-        return
+        failed_launch = _find_failed_launch(state, run)
+        detail = f"{state.word} on {node_range}, and {site.runs} has no output of it here"
+        if failed_launch or not lines:
+            yield from failed_launch or [_refuse_runs(site, "runs (nodes)", detail)]
+            return
     yield from checks.find_problems(output, values, has_home=_is_home_usable(site))
     yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
     yield from checks.find_missing_ranks(output, state.nodes, job.campaign.runtime)
-    node_range = fold(state.nodes) if state.nodes else "no node"
     if state.word == "COMPLETED" and not lines:
         detail = f"the script of a submission ran on {node_range}"
         yield Finding("job", "ok", detail, nodes=state.nodes)
@@ -336,20 +331,3 @@ def _read_output(directory: Path, *, wait: bool) -> str:
         if not wait or checks.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
             return output
         time.sleep(_POLL_SECONDS)
-
-
-def _inspect_by_step(site: Site, job: Draft, node_count: int, run: Runner) -> Outcome:
-    """Inspect nodes with a plain job step, which answers over the network."""
-    from hpcbert.script.render import look_arguments  # imports Jinja, which --help does not need
-
-    script = find_file(job.resolved.recipe, "look.sh")
-    words = ["srun", "--quiet", f"--nodes={node_count}", f"--ntasks={node_count}"]
-    words += ["--ntasks-per-node=1", "--job-name=hpcbert-doctor", "--time=5"]
-    words += ["--kill-on-bad-exit=0", "--mpi=none", *site.slurm.selection]
-    words += ["bash", "-c", script.read_text(), "look", "node", str(job.directory)]
-    return run(
-        [*words, *look_arguments(job.resolved)],
-        env=submission_environment(SchedulerContext(run).environ),
-        cwd=Path("/"),
-        timeout=_STEP_SECONDS,
-    )

@@ -11,6 +11,7 @@ from hpcbert.commands import checks, doctor
 from hpcbert.errors import Interruption
 from hpcbert.model import Shape
 from hpcbert.scheduler.slurm import examine
+from hpcbert.slurm import state_sources
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
@@ -69,6 +70,21 @@ def test_a_job_that_a_prolog_holds_says_why(tmp_path):
 
         (finding,) = examine_nodes(tmp_path, hold)
         assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
+
+
+def test_a_job_whose_output_is_not_here_says_that_nodes_do_not_share_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
+    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
+    slurm = Slurm()
+
+    def end(_):
+        for job in slurm.jobs.values():
+            job.end("COMPLETED")
+
+    slurm.before = end
+    (finding,) = examine_nodes(tmp_path, slurm)
+    assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
+    assert "no output" in finding.detail
 
 
 @pytest.mark.parametrize("moment", ["sbatch", "job", "SIGTERM", "SIGHUP", "answer of sbatch"])
