@@ -101,18 +101,13 @@ def check_settings(site: Site) -> Iterator[ConfigError]:
 
     A command checks for itself what only it needs: the form of an image, a path.
     """
-    recipes = places.list_recipes(places.recipe_folders(Path(site.where)))
+    folders = places.recipe_folders(Path(site.where))
     for name, settings in site.frameworks.items():
         key = f"{site.where}: frameworks.{name}"
-        if name not in recipes:
-            yield ConfigError(
-                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, recipes)
-            )
-            continue
         try:
-            framework = load_recipe(recipes[name])
-        except ConfigError as error:
-            yield error
+            framework = load_recipe(places.find_recipe(name, folders))
+        except UsageError as error:
+            yield ConfigError(error.message, where=error.where or key, hint=error.hint)
             continue
         if settings.model and settings.model not in framework.models:
             hint = did_you_mean(settings.model, framework.models)
