@@ -34,12 +34,10 @@ _REMEDIES = {
 
 
 class HpcbertError(Exception):
-    """An error with what happened, where, and one hint on how to fix it.
+    """An error with what happened in full sentences, where, and one hint on how to fix it.
 
     Attributes:
-        message: What is wrong, in one or more full sentences.
         where: The file, flag or command concerned; empty if the message has it.
-        hint: What to do about it; empty if there is no helpful hint.
     """
 
     exit_code = 1
@@ -86,11 +84,7 @@ def refuse_ineffective(flag: str, context: str) -> UsageError:
 
 
 class Refusals(UsageError):  # noqa: N818 - several errors
-    """Several things are wrong at once.
-
-    Attributes:
-        each: The errors, in the order of the checks.
-    """
+    """Several things are wrong at once; `each` has the errors, in the order of the checks."""
 
     def __init__(self, usage_errors: Sequence[UsageError]) -> None:
         super().__init__(" ".join(str(usage_error) for usage_error in usage_errors))
@@ -119,11 +113,7 @@ class UnfinishedError(HpcbertError):
 
 
 class RegressionError(HpcbertError):
-    """A point is slower than a gate allows, or missing.
-
-    Attributes:
-        point: The point, among all that were compared.
-    """
+    """A point is slower than a gate allows, or missing."""
 
     exit_code = 7
     code = "regression"

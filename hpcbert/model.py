@@ -122,12 +122,7 @@ def _parse_time(text: str, form: str) -> float | None:
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """N nodes with G GPUs each, written `NnGg`.
-
-    Attributes:
-        nodes: Number of nodes, at least 1.
-        gpus_per_node: GPUs used on every node, at least 1.
-    """
+    """N nodes with G GPUs each, both at least 1, written `NnGg`."""
 
     nodes: int
     gpus_per_node: int
@@ -161,9 +156,7 @@ class Point:
 
     Attributes:
         framework: Name of the recipe.
-        model: Name of the model, for example `bert-base`.
-        shape: Nodes and GPUs per node.
-        precision: One of PRECISIONS.
+        model: `bert-base`.
         batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as fit, which
             the point's first repeat finds out; LARGEST_IN_COMMON: as the first point of its curve
             finds out for all.
@@ -171,7 +164,6 @@ class Point:
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
         protocol: Name of the recipe's protocol; empty if the recipe has only one.
         options: The recipe's other options, if they differ from its defaults, by name.
-        device: What the ranks compute on.
         env: Requested environment variables of the ranks, by name; they are part of the
             measurement.
         samples_per_step: Samples in one optimizer step over all GPUs, from which the accumulation
@@ -284,7 +276,6 @@ class JobRequest:
         partition, account, qos, clusters: Empty for the default ones.
         gres, memory: Per node; empty if they are not requested.
         time_limit: Of one job; empty for the partition's.
-        exclusive: Whether the job has its nodes to itself.
         nodelist, exclude: Nodes that it must and must not have, as Slurm writes them.
         requeue: Whether Slurm may start it again.
         output: Pattern of the path of its output.
@@ -423,7 +414,6 @@ class Material(IgnoreUnknown):
     Attributes:
         kind: `image`, `source`, `environment` or `data`.
         name: Its name: an image reference, `REPOSITORY@COMMIT`, `Python 3.9.18`, a format.
-        path: Its path.
         digest: `sha256:…` of an image's file, `git-tree:…` of a checkout, patches applied;
             `packages:…` of a virtual environment: SHA-256 over its packages' names and versions;
             `listing:…` of data: SHA-256 over every file's name, size and beginning.
@@ -449,15 +439,12 @@ class Campaign:
         created: ISO 8601 UTC.
         hpcbert: Version that made it.
         user: Login name of the submitter.
-        uid: Numeric id of the submitter; None in manifests that have none.
-        command: The command line that was typed.
+        uid: Numeric id of the submitter.
         scheduler: `slurm`, `local` or another of `hpcbert.config.schedulers`.
-        site: Name of the site.
         runtime: Container runtime: `pyxis`, `enroot` or `none`.
         image: Image reference or path as given to the runtime; empty without one.
         framework: Name of the recipe; its recipe.toml is copied next to the manifest.
         recipe_digest: Digest of the recipe's folder when it was used.
-        protocol: Repeats, iterations and warm-up of every point.
         concurrent_repeats: How many repeats of a point may run at the same time.
         concurrent_points: Whether points may run at the same time; otherwise each waits for the one
             before it, so that no two share the network.
@@ -648,7 +635,6 @@ class Sampled(IgnoreUnknown):
     Attributes:
         watts: Mean over the window, of all its GPUs together.
         memory_mib: The most that one of them used, MiB.
-        gpus: Number of those GPUs.
         seconds: Length of the window.
         samples: How often each node's GPUs were sampled in it, the fewest of all nodes.
     """
@@ -723,7 +709,6 @@ class Run(IgnoreUnknown):
             hpcbert did not submit.
         state_source: `sacct`, `squeue`, `status-file`, `none`.
         log: Path of its log, relative to the campaign or as given.
-        nodes: Names of the nodes it ran on, if known.
         attempts: All its attempts, including this one; empty if there was only one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
         flags: Marks of this repeat, for example `outlier`; its row has them too.
@@ -826,7 +811,6 @@ class Adaptive(IgnoreUnknown):
 
     Attributes:
         precision_of_median: The required width of the median's interval, as a share of the median.
-        max_repeats: Maximum number of runs.
         unneeded: Numbers of the runs that were not needed.
     """
 
@@ -911,7 +895,7 @@ class PointRecord(IgnoreUnknown):
         origin: Its source; None if unknown.
         facts: Facts from the nodes and the logs of its valid runs.
         steps: Durations of the iterations of its runs, by repeat, as far as logs have them.
-        adaptive: What ended its repeats; None if their number was fixed.
+        adaptive: None if the number of repeats was fixed.
         unchecked: Labels of its table that a valid log does not confirm: `gpus`, `batch`.
     """
 

@@ -139,8 +139,7 @@ class LoadedResult:
             {name: getattr(source, name) for name in _SOURCE_ATTRIBUTES}
             for source in self.results.sources
         ]
-        for name, value in (*asdict(self.made).items(), ("sources", sources)):
-            data_frame.attrs[name] = value
+        data_frame.attrs |= {**asdict(self.made), "sources": sources}
         return data_frame
 
 

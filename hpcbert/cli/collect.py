@@ -25,7 +25,6 @@ from hpcbert.cli.tables import (
 from hpcbert.commands import report as flow
 from hpcbert.commands.collect import (
     explain_logs,
-    find_newest,
     find_places,
     load_result_set,
     resolve_words,
@@ -101,7 +100,7 @@ def collect(
     resolved_paths = resolve_words(paths, places)
     notes: tuple[str, ...] = ()
     if not resolved_paths:
-        newest = find_newest(places)
+        newest = store.find_newest(places.runs, measured=True)
         resolved_paths = store.list_submission(newest)
         notes = tuple(filter(None, [store.describe_refusal(newest)]))
     if explain:

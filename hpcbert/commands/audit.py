@@ -99,7 +99,6 @@ def accept_changes(directory: Path, reason: str, *, states: AskStates, now: floa
     """Record a campaign as it is now, although recorded files were changed, with the reason.
 
     Args:
-        reason: The reason in the user's words; it stays on record.
         states: Asks the scheduler; called only for states that are not on record.
         now: Seconds since the epoch.
 

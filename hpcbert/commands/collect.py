@@ -391,7 +391,8 @@ def load_result_set(
     campaign_words = [word for word in words if word not in published_names]
     paths = list(resolve_words(campaign_words, user_places))
     if not words:
-        paths = list(store.list_submission(find_newest(user_places)))
+        newest = store.find_newest(user_places.runs, measured=True)
+        paths = list(store.list_submission(newest))
     files = [path for path in paths if is_saved(path)]
     collect_paths = [path for path in paths if path not in files]
     result_sets = []
@@ -457,8 +458,3 @@ def resolve_words(words: Iterable[str], user_places: Places) -> tuple[Path, ...]
         else:
             paths += store.resolve_submission(word, user_places.runs)
     return tuple(paths)
-
-
-def find_newest(user_places: Places) -> Path:
-    """Return the user's newest campaign that was measured."""
-    return store.find_newest(user_places.runs, measured=True)

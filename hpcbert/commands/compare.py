@@ -178,11 +178,7 @@ def refuse_incomparable(comparisons: Sequence[Comparison], hint: str) -> None:
 
 
 def find_failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
-    """Return the points that fail a gate: too slow, or missing.
-
-    Args:
-        comparisons: The comparisons made.
-    """
+    """Return the points that fail a gate: too slow, or missing."""
     errors: list[RegressionError] = []
     for comparison in comparisons:
         base, new = comparison.base, comparison.new

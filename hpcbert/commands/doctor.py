@@ -61,13 +61,7 @@ _POLL_SECONDS, _OUTPUT_SECONDS = 0.5, 20.0
 
 @dataclass(frozen=True)
 class Visit:
-    """A visit to nodes from inside a job.
-
-    Attributes:
-        shape: Nodes, and GPUs of each.
-        patience: Seconds to wait for the job to start.
-        submitter: The submitter.
-    """
+    """A visit to nodes from inside a job; its start is waited for, `patience` in seconds."""
 
     shape: Shape
     patience: float

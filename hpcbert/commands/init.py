@@ -68,7 +68,7 @@ class Question:
     """A question for the user at a terminal.
 
     Attributes:
-        name: What the question is about: `partition`.
+        name: `partition`.
         flag: The option that answers it.
         options: The possible answers, each with what is known about it.
         default: The answer if there is no terminal; empty: only the user can know.
@@ -96,7 +96,6 @@ class Proposal:
     """A site in the making.
 
     Attributes:
-        surroundings: What this machine has.
         cli_values: Values of the command line, by parameter.
         pick: Answers a question with one of its options, or with nothing.
         values: TOML values by dotted key; None to comment a key out.

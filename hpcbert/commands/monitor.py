@@ -5,7 +5,6 @@ The rates of ended repeats and the rows of finished points are there while other
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import random
@@ -22,7 +21,7 @@ from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.judge import apply_found_size, gather
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config import toml
-from hpcbert.errors import HpcbertError, SchedulerError, UsageError, format_count
+from hpcbert.errors import HpcbertError, SchedulerError, format_count
 from hpcbert.logs import grammar
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.lines import open_log
@@ -49,7 +48,6 @@ class RepeatProgress:
 
     Attributes:
         iteration: The last iteration in its log.
-        iterations: Total number of iterations.
         throughput: Samples per second over all GPUs.
         ends: Estimated end, seconds since the epoch.
         notes: Flags that its log sets already, with the numbers behind them.
@@ -137,13 +135,10 @@ def find_unfinished(
 
 def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:
     """Return the submitted campaigns under a runs directory that are not known yet."""
-    campaigns: list[TrackedCampaign] = []
-    for directory in store.find_campaigns(runs):
-        if directory not in paths:
-            with contextlib.suppress(UsageError):
-                tracked = open_campaign(directory)
-                campaigns += [tracked] if tracked.campaign.accepted else []
-    return tuple(campaigns)
+    directories = (path for path in store.find_campaigns(runs) if path not in paths)
+    manifests, _ = store.read_manifests(directories)
+    campaigns = (TrackedCampaign(*item) for item in manifests.items())
+    return tuple(tracked for tracked in campaigns if tracked.campaign.accepted)
 
 
 @dataclass(frozen=True)
@@ -360,9 +355,6 @@ class Log(NamedTuple):
     """A log and its repeat.
 
     Attributes:
-        repeat: The repeat that wrote it.
-        attempt: Which of its attempts.
-        path: Where it is.
         printed: Whether it is the job script's output, because the ranks have written no log yet.
     """
 

@@ -240,11 +240,8 @@ def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
 def find_own_campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
     """Return the user's own campaigns below a directory, newest first.
 
-    Args:
-        runs: The directory; damaged campaigns are skipped.
-
     Returns:
-        The campaigns, and the directories of those with another schema.
+        The campaigns that can be read, and the directories of those with another schema.
     """
     manifests, paths = store.read_manifests(reversed(store.find_campaigns(runs)))
     return tuple(TrackedCampaign(*item) for item in manifests.items()), paths
@@ -261,7 +258,6 @@ def find_earlier_runs(
 
     Args:
         tracked_campaigns: The campaigns, newest first.
-        points: The points; those without earlier runs are not in the result.
         protocol: Its iterations and seconds: runs of other lengths are not comparable.
     """
     earlier_runs: dict[Point, EarlierRuns] = {}

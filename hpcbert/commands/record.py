@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
+from hpcbert.config import toml
 from hpcbert.errors import UsageError, describe_error
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.layout import natural_key
@@ -34,21 +35,7 @@ SEQUENCE_LENGTH = 512
 # The recipe that reads the logs of NVIDIA's program, which most submitters run.
 RECIPE = "mlperf-bert"
 # What a system's `framework` says, and what the program is called here; the first match counts.
-_PROGRAMS = {
-    "tinygrad": "mlperf-tinygrad",
-    "paddlepaddle": "mlperf-paddle",
-    "popart": "mlperf-popart",
-    "mindspore": "mlperf-mindspore",
-    "composer": "mlperf-composer",
-    "lingvo": "mlperf-lingvo",
-    "jax": "mlperf-jax",
-    "nvidia": RECIPE,
-    "ngc": RECIPE,
-    "cuda": RECIPE,
-    "torch": "mlperf-pytorch",
-    "tf": "mlperf-tensorflow",
-    "tensorflow": "mlperf-tensorflow",
-}
+_PROGRAMS: Mapping[str, str] = toml.read(Path(__file__).with_name("programs.toml"))["programs"]
 _FP8 = "--use_transformer_engine2"
 
 

@@ -58,10 +58,6 @@ def write_campaign(draft: Draft) -> None:
 def submit(directory: Path, context: SchedulerContext) -> Campaign:
     """Hand every unsubmitted array to its scheduler, and adopt jobs that exist already.
 
-    Args:
-        directory: The campaign; its manifest says what to do.
-        context: What the scheduler needs of the world.
-
     Returns:
         The manifest as it is on disk in the end.
 
@@ -92,8 +88,6 @@ def submit_pending(
     """Submit what a campaign has not submitted yet, to the scheduler that its manifest names.
 
     Args:
-        directory: The campaign.
-        run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of Slurm, seconds.
         draft: What to write first; None if it exists already.
         waiting: Gets the reason why Slurm has no room for more jobs, whenever it changes, until
@@ -195,9 +189,7 @@ def remove(
     """Remove campaigns, or none of them if one is refused; return whether they were removed.
 
     Args:
-        directories: The campaigns.
         confirm: Asks whether to remove them; called once there is no objection.
-        run: Starts the scheduler's commands.
         force: Whether to remove those, too, that may still be running.
 
     Raises:
@@ -239,12 +231,7 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
-    """Refuse a campaign with jobs that wait or run, or may, unless that is forced.
-
-    Raises:
-        UsageError: A job does, or may.
-        SchedulerError: The scheduler does not answer.
-    """
+    """Refuse a campaign with jobs that wait or run, or may, unless that is forced."""
     try:
         tracked_campaign = open_campaign(directory)
     except UsageError as error:
