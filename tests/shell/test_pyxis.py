@@ -47,12 +47,9 @@ def test_the_options_asked_for_are_those_of_the_script(tmp_path):
 def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks, tmp_path):
     finding, (other,) = check_draft(drafted_in(tmp_path, "pyxis"), release)
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
-    assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
+    assert finding.detail.endswith(", ".join(f"--{name}" for name in lacks))
     assert (other.status, other.name) == ("fail", "pyxis")
     assert "pyxis 0.15 or newer" in other.hint
-    brought = {"container-env": "0.15", "container-writable": "0.11"}
-    brought["no-container-entrypoint"] = "0.8"
-    assert all(f"{brought[name]} brought --{name}" in other.hint for name in lacks)
 
 
 def test_a_submit_host_that_can_not_tell_refuses_nothing(tmp_path):
