@@ -223,8 +223,10 @@ def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
     for framework in dict.fromkeys(missing.framework for missing in blocking_parts):
         framework_parts = [missing for missing in blocking_parts if missing.framework == framework]
         kinds = " and ".join(missing.kind for missing in framework_parts)
+        verb = "is" if len(framework_parts) == 1 else "are"
         remedies = [missing.command or missing.hint for missing in framework_parts]
-        yield CheckError(f"{framework} can't run without {kinds}.", hint="; ".join(remedies))
+        message = f"{framework} can't run: its {kinds} {verb} missing."
+        yield CheckError(message, hint="; ".join(remedies))
     for obstacle in outlook.obstacles:
         yield CheckError(f"{obstacle.name}: {obstacle.detail}", hint=obstacle.hint)
     refusals = {point.start.refused: None for point in outlook.points if point.start}
