@@ -84,15 +84,13 @@ class Display:
     """Prints a line per change on a standard stream; retries are reported on stderr.
 
     Attributes:
-        err: Whether to use stderr.
+        err: Whether to use stderr, and to print each point's numbers when its last repeat has ended.
         as_json: Whether to print JSON, one object per line.
-        numbers: Whether to print each point's numbers when its last repeat has ended.
         unit: What rates count.
     """
 
     err: bool = False
     as_json: bool = False
-    numbers: bool = False
     unit: Unit = "samples"
 
     def watching(self) -> Sinks:
@@ -109,7 +107,7 @@ class Display:
                 lines.append(line)
             click.echo("\n".join(lines), err=self.err)
             states.update({change.repeat.key: change.state for change in changes})
-            for text in report_finished_points(changes, states) if self.numbers else ():
+            for text in report_finished_points(changes, states) if self.err else ():
                 print_text(text, err=True)
 
         def report_outage(view: View) -> None:
@@ -209,7 +207,7 @@ def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
     """
     tracked_campaigns = (flow.open_campaign(directory),)
     try:
-        display = Display(err=True, numbers=True)
+        display = Display(err=True)
         floor = site.slurm.poll_floor
         return retry.watch_and_retry(tracked_campaigns, policy, display, run=run_aloud, floor=floor)
     except KeyboardInterrupt:
