@@ -84,7 +84,7 @@ class Display:
     """Prints a line per change on a standard stream; retries are reported on stderr.
 
     Attributes:
-        err: Whether to use stderr, and to print each point's numbers when its last repeat has ended.
+        err: Whether to use stderr, and to print the numbers of each point that has ended.
         as_json: Whether to print JSON, one object per line.
         unit: What rates count.
     """
