@@ -208,7 +208,7 @@ def _make_result(
         repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive
     }
     campaigns: list[dict[str, Any]] = []
-    lines = [format_counts(view.count(), view.cancelled)]
+    lines = [format_counts(view.states.values())]
     for tracked_campaign in tracked_campaigns:
         name, directory = tracked_campaign.campaign.id, tracked_campaign.directory
         prefix = f"{name} {tracked_campaign.campaign.variant}".rstrip() + ": "

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class Mark(NamedTuple):
     name: str
 
 
-MARKS = {
+_MARKS = {
     Kind.SUCCEEDED: Mark("✓", "green", "completed"),
     Kind.FAILED: Mark("✗", "red", "failed"),
     Kind.RUNNING: Mark("▶", "cyan", "running"),
@@ -129,19 +129,14 @@ class Display:
 
 def find_mark(state: RepeatState) -> Mark:
     """Return how a state is shown: a cancelled repeat did not fail."""
-    return _CANCELLED if state.cancelled else MARKS[state.kind]
+    return _CANCELLED if state.cancelled else _MARKS[state.kind]
 
 
-def format_counts(counts: Mapping[Kind, int] | Mapping[str, int], cancelled: int = 0) -> str:
-    """Return the number of repeats of each kind: `4 completed, 1 running`.
-
-    Args:
-        cancelled: The number of those under `failed` that were cancelled.
-    """
-    numbers = {mark: counts.get(kind, 0) for kind, mark in MARKS.items()}
-    numbers[MARKS[Kind.FAILED]] -= cancelled
-    numbers[_CANCELLED] = cancelled
-    return ", ".join(f"{number} {mark.name}" for mark, number in numbers.items() if number)
+def format_counts(states: Iterable[RepeatState]) -> str:
+    """Return the number of repeats in each kind of state: `4 completed, 1 running`."""
+    counts = Counter(map(find_mark, states))
+    marks = (*_MARKS.values(), _CANCELLED)
+    return ", ".join(f"{counts[mark]} {mark.name}" for mark in marks if counts[mark])
 
 
 def format_duration(seconds: float | None) -> str:

@@ -91,11 +91,6 @@ class View:
         return dict(Counter(str(self.states[repeat.key].kind) for repeat in self.repeats))
 
     @property
-    def cancelled(self) -> int:
-        """Repeats that were cancelled; `count` has them among those that failed."""
-        return sum(state.cancelled for state in self.states.values())
-
-    @property
     def failed(self) -> int:
         """Repeats that failed, or have an unknown or uncertain end."""
         return sum(

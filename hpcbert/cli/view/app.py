@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,9 +17,7 @@ from textual.containers import Container, VerticalScroll
 from textual.events import Click
 from textual.widgets import Input, Static, Tree
 
-from hpcbert.cli.output import replace_controls
 from hpcbert.cli.progress import format_counts, format_duration
-from hpcbert.cli.streams import to_ascii
 from hpcbert.cli.view.rows import (
     INDENT,
     Level,
@@ -29,6 +26,7 @@ from hpcbert.cli.view.rows import (
     Sheet,
     TreeRow,
     choose_style,
+    clean,
     describe_row,
     make_filter,
 )
@@ -175,8 +173,7 @@ class Monitor(App[None]):
 
     def _say(self, name: str, text: str) -> None:
         """Show a text in one of the widgets; none is there any more while the screen closes."""
-        text = replace_controls(text)
-        text = text if self._unicode else to_ascii(text)
+        text = clean(text, unicode=self._unicode)
         if self._texts.get(name) != text:
             self._texts[name] = text
             for widget in self.query(f"#{name}").results(Static):
@@ -243,15 +240,15 @@ class Monitor(App[None]):
         self._say("keys", question or self._notice or _KEYS)
 
     def _title(self, scene: Scene) -> str:
-        counts = Counter(state.kind for state in scene.view.states.values())
-        words = ["hpcbert monitor", format_counts(counts, scene.view.cancelled)]
+        states = scene.view.states.values()
+        words = ["hpcbert monitor", format_counts(states)]
         if scene.view.trouble:
             words.append(f"no answer: {scene.view.trouble}")
         if scene.over:
             words.append("all is over")
         elif (seconds := scene.total_time_left) is not None:
             words.append(f"about {format_duration(seconds)} left")
-            if counts[Kind.RUNNING]:
+            if any(state.kind is Kind.RUNNING for state in states):
                 now, end = scene.view.time, time.localtime(scene.view.time + seconds)
                 is_today = end[:3] == time.localtime(now)[:3]
                 clock = time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", end)
@@ -266,7 +263,7 @@ class Monitor(App[None]):
         if self._scene is None or row.key not in self._scene.rows:
             return Text()
         head, state = self._sheet.line(row, self._scene, folded=folded)
-        style = choose_style(row, self._scene)
+        style = choose_style(self._scene.states(row))
         label = Text(head, "bold" if row.level is Level.CAMPAIGN else "")
         return label.append(state, style if self._colour or style == "dim" else "")
 

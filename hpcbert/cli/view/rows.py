@@ -12,7 +12,6 @@ from statistics import fmean
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.cli.output import replace_controls
 from hpcbert.cli.progress import (
-    MARKS,
     advise,
     convert_rate,
     find_mark,
@@ -105,24 +104,19 @@ class Scene:
         """Return the states of a row's repeats."""
         return [self.view.states[repeat.key] for repeat in row.repeats]
 
-    def count(self, row: TreeRow) -> Counter[Kind]:
-        """Return the number of a row's repeats of each kind."""
-        return Counter(state.kind for state in self.states(row))
-
     def is_alive(self, row: TreeRow) -> bool:
         """Return whether a repeat of a row waits or runs."""
-        return any(kind.alive for kind in self.count(row))
+        return any(state.kind.alive for state in self.states(row))
 
-    def count_cancelled(self, row: TreeRow) -> int:
-        """Return the number of a row's repeats that were cancelled."""
-        return sum(state.cancelled for state in self.states(row))
+    def count_running(self, row: TreeRow) -> int:
+        """Return the number of a row's repeats that run."""
+        return sum(state.kind is Kind.RUNNING for state in self.states(row))
 
     def find_wait(self, key: RowKey) -> str:
         """Return why a campaign or point waits, if for one reason, and if nothing of it runs."""
-        states = self.states(self.rows[key])
-        details = {state.detail for state in states if state.kind.queued}
-        is_running = any(state.kind is Kind.RUNNING for state in states)
-        return details.pop() if len(details) == 1 and not is_running else ""
+        row = self.rows[key]
+        details = {state.detail for state in self.states(row) if state.kind.queued}
+        return details.pop() if len(details) == 1 and not self.count_running(row) else ""
 
     @cached_property
     def _typical_times(self) -> Mapping[RowKey, float]:
@@ -161,7 +155,7 @@ class Scene:
                 ends = state.start + typical_time
             if state.kind.alive:
                 remaining_work += typical_time if ends is None else max(0.0, ends - self.view.time)
-        return remaining_work / max(1, self.count(row)[Kind.RUNNING])
+        return remaining_work / max(1, self.count_running(row))
 
     @property
     def total_time_left(self) -> float | None:
@@ -228,7 +222,12 @@ _COLUMNS = (
 _NAME_WIDTHS = (22, 44)
 _BAR_WIDTH = 6
 INDENT = 2
-_ENDED = {Kind.SUCCEEDED, Kind.FAILED, Kind.UNKNOWN, Kind.UNNEEDED}
+
+
+def clean(text: str, *, unicode: bool) -> str:
+    """Return a text that does not steer the terminal, in ASCII if that shows nothing else."""
+    text = replace_controls(text)
+    return text if unicode else to_ascii(text)
 
 
 class Sheet:
@@ -270,8 +269,7 @@ class Sheet:
 
     def shorten(self, text: str, width: int, *, middle: bool = False) -> str:
         """Return a text cut to a number of characters, at its end or after a third of it."""
-        text = replace_controls(text).replace("\n", " ")
-        text = text if self._unicode else to_ascii(text)
+        text = clean(text, unicode=self._unicode).replace("\n", " ")
         if len(text) <= width:
             return text
         ellipsis = "…" if self._unicode else "~"
@@ -333,15 +331,15 @@ def _repeat_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
 
 
 def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
-    counts, campaign = scene.count(row), row.watched.campaign
+    states, campaign = scene.states(row), row.watched.campaign
     texts, wait = [], scene.find_wait(row.key)
     if row.level is Level.POINT:
         failures = Counter(scene.failures.get(repeat.key) for repeat in row.repeats)
         texts = [f"{format_count(failures[text], 'repeat')}: {text}" for text in failures if text]
         # The row of the campaign has the reason for which all its points wait.
         wait = "" if scene.find_wait(row.key[:1]) else wait
-    texts += [wait, format_counts(counts, scene.count_cancelled(row))]
-    ended_count = sum(counts[kind] for kind in _ENDED)
+    texts += [wait, format_counts(states)]
+    ended_count = sum(not state.kind.alive for state in states)
     cells = {
         "bar": _draw_bar(ended_count / len(row.repeats)),
         "done": f"{ended_count}/{len(row.repeats)}",
@@ -358,16 +356,14 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     return cells
 
 
-def choose_style(row: TreeRow, scene: Scene) -> str:
-    """Return the style of a row's state, one of rich's."""
-    if row.level is Level.REPEAT:
-        return find_mark(scene.view.states[row.repeats[0].key]).style
-    counts, cancelled = scene.count(row), scene.count_cancelled(row)
-    if counts[Kind.FAILED] > cancelled:
-        return MARKS[Kind.FAILED].style
-    kinds = (Kind.UNKNOWN, Kind.REQUEUED, Kind.RUNNING, Kind.WAITING)
-    ended_style = "yellow" if cancelled else "green"
-    return next((MARKS[kind].style for kind in kinds if counts[kind]), ended_style)
+# Of the states below a row, the first of these is the row's.
+_FIRST = ("failed", "unknown", "requeued", "running", "waiting", "cancelled", "completed")
+
+
+def choose_style(states: Sequence[RepeatState]) -> str:
+    """Return the style of a row whose repeats have these states, one of rich's."""
+    styles = {mark.name: mark.style for mark in map(find_mark, states)}
+    return next((styles[name] for name in _FIRST if name in styles), "dim")
 
 
 def describe_row(row: TreeRow, scene: Scene) -> str:
