@@ -95,9 +95,10 @@ class Monitor(App[None]):
     """
     BINDINGS: ClassVar = [
         Binding("ctrl+c", "interrupt", priority=True),
-        Binding("slash", "ask_filter"),
+        # These act before the next key finds the widget that it is for.
+        Binding("slash", "ask_filter", priority=True),
+        Binding("escape", "close_innermost", priority=True),
         Binding("enter", "toggle_log"),
-        Binding("escape", "close_innermost"),
         Binding("c", "prepare(True)"),
         Binding("r", "prepare(False)"),
         Binding("y", "answer(True)"),
@@ -294,6 +295,10 @@ class Monitor(App[None]):
 
     # --- keys ------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:  # noqa: ARG002
+        """Return whether a key acts: in the filter's box, a slash is a slash."""
+        return action != "ask_filter" or not self.query("#filter.open")
+
     def on_key(self) -> None:
         """Note that somebody is there, who has read the notice."""
         self._touched, self._notice = True, ""
@@ -326,6 +331,7 @@ class Monitor(App[None]):
 
     def action_ask_filter(self) -> None:
         """Let the user type a filter."""
+        self.on_key()
         box = self.query_one("#filter", Input)
         box.value = " ".join(self._words)
         box.add_class("open")
@@ -342,10 +348,11 @@ class Monitor(App[None]):
         """Keep a filter."""
         self.query_one("#filter").remove_class("open")
         self.query_one("#keys").display = True
-        self._rows.focus()
+        self.screen.set_focus(self._rows)
 
     def action_close_innermost(self) -> None:
         """Close a question, the filter's box, the help, the log, or remove the filter."""
+        self.on_key()
         if self._offer:
             self._offer = None
         elif self.query("#help.open"):
