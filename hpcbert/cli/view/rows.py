@@ -371,18 +371,18 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
     cells, reduced = make_cells(row, scene), scene.find_row(row)
     rate = f"{cells['rate']} {scene.unit}/s" if cells.get("rate") else ""
     left = cells.get("left", "")
-    words = [format_name(row)]
+    state = "; ".join(filter(None, (cells["state"], cells.get("id"))))
     if row.level is Level.REPEAT:
-        words = [*_describe_repeat(row.repeats[0], scene), rate, left and f"{left} left"]
+        (repeat,) = row.repeats
+        advice = advise(repeat, scene.view.states[repeat.key])
+        words = _describe_repeat(repeat, scene)
+        words += [rate, left and f"{left} left", state, advice and f"→ {advice}"]
     elif reduced:
-        words += [rate and f"median {rate}", left and f"efficiency {left}"]
-        words.append(f"{reduced.repeats.ok}/{reduced.repeats.asked} repeats valid")
+        valid = f"{reduced.repeats.ok}/{reduced.repeats.asked} repeats valid"
+        efficiency = left and f"efficiency {left}"
+        words = [format_name(row), rate and f"median {rate}", efficiency, valid, state]
     else:
-        words.append(left and f"about {left} left")
-    words += [cells["state"], cells.get("id", "")]
-    if row.level is Level.REPEAT:
-        advice = advise(row.repeats[0], scene.view.states[row.repeats[0].key])
-        words.append(advice and f"→ {advice}")
+        words = [format_name(row), state, left and f"about {left} left"]
     return "  ".join(filter(None, words))
 
 
