@@ -137,7 +137,6 @@ def limit_rank(count: int) -> int:
     return max(candidates, default=1)
 
 
-@cache
 def false_alarm_chance(base: int, new: int) -> float:
     """Return the chance that limits of n and m values of one distribution don't overlap.
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.model import Group, Row, SpeedupTable
+from hpcbert.model import Group, Row, Shape, SpeedupTable
 from hpcbert.results.grid import Cell, Column, Grid
 from hpcbert.results.report.model import (
     Panel,
@@ -124,6 +124,12 @@ def list_devices(tables: Iterable[SpeedupTable]) -> list[str]:
             facts = dict(row.facts)
             names |= dict.fromkeys(facts.get("GPU") or facts.get("device") or ())
     return [sanitize(name) for name in names]
+
+
+def sort_shapes(tables: Iterable[SpeedupTable]) -> list[Shape]:
+    """Return the shapes of some tables, by devices and nodes."""
+    shapes = {row.shape for table in tables for row in table.rows}
+    return sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
 
 
 def _split_tables(tables: Iterable[SpeedupTable]) -> list[tuple[str, list[SpeedupTable]]]:
@@ -240,10 +246,7 @@ def _efficiency_points(table: SpeedupTable) -> tuple[Point, ...]:
 
 def _bar_picture(name: str, tables: Sequence[SpeedupTable], words: Words, number: int) -> Picture:
     """Return frameworks side by side, samples per second per GPU."""
-    shapes = sorted(
-        {row.shape for table in tables for row in table.rows if row.median},
-        key=lambda shape: (shape.gpus, shape.nodes),
-    )[:_MAX_PLACES]
+    shapes = sort_shapes(tables)[:_MAX_PLACES]
     labels = label_tables(tables, words)
     series: list[PlotSeries] = []
     cells: list[tuple[Cell, ...]] = []
@@ -417,8 +420,6 @@ def _style(size: Size) -> Iterator[None]:
         "lines.markersize": 4.5 * size.scale,
         "errorbar.capsize": 3 * size.scale,
         "axes.linewidth": 0.8 * size.scale,
-        "figure.facecolor": "white",
-        "savefig.facecolor": "white",
         "axes.facecolor": "none",
         "axes.spines.top": False,
         "axes.spines.right": False,

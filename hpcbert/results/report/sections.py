@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import click
 
 from hpcbert.config.recipe import Recipe
-from hpcbert.model import UNFINISHED, Group, Row, Run, Shape, SpeedupTable
+from hpcbert.model import UNFINISHED, Group, Row, Run, SpeedupTable
 from hpcbert.results.document import Source
 from hpcbert.results.formats import (
     METRIC_COLUMNS,
@@ -20,7 +20,7 @@ from hpcbert.results.formats import (
     published_cells,
 )
 from hpcbert.results.grid import Cell, Column, Grid
-from hpcbert.results.report.figures import label_tables, list_devices, make_pictures
+from hpcbert.results.report.figures import label_tables, list_devices, make_pictures, sort_shapes
 from hpcbert.results.report.model import Block, Code, Heading, Report, ReportInput, Section, Words
 from hpcbert.results.wording import (
     adapt_to_devices,
@@ -244,12 +244,6 @@ def _make_pivot(number: int, tables: Sequence[SpeedupTable], words: Words) -> Gr
     return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
 
 
-def sort_shapes(tables: Iterable[SpeedupTable]) -> list[Shape]:
-    """Return the shapes of some tables, by devices and nodes."""
-    shapes = {row.shape for table in tables for row in table.rows}
-    return sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
-
-
 def describe_version(table: SpeedupTable) -> str:
     """Return the version of a table's framework: of its packages, its log, or its image."""
     facts = {name: values for row in table.rows for name, values in row.facts}
@@ -419,12 +413,10 @@ def describe_topology(inputs: ReportInput, words: Words) -> Iterator[Block]:
 
 
 def _describe_nodes(recipe: Recipe, words: Words) -> str:
-    """Return whether a program runs on several nodes, with the devices on which it does not."""
-    variants = {device: recipe.for_device(device) for device in recipe.devices}
-    limits = [device for device, variant in variants.items() if variant.alone or variant.one_node]
-    if len(limits) == len(variants):
-        return words("no")
-    return words("nodes.except", devices=", ".join(limits)) if limits else words("yes")
+    """Return whether a program runs on several nodes, on any of its devices."""
+    variants = [recipe.for_device(device) for device in recipe.devices]
+    is_limited = all(variant.alone or variant.one_node for variant in variants)
+    return words("no" if is_limited else "yes")
 
 
 def _program_name(recipe: Recipe) -> str:
