@@ -27,7 +27,7 @@ from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.script.request import controller_fields
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
-from hpcbert.system.runner import Outcome
+from hpcbert.system.runner import MemoRunner, Outcome
 from hpcbert.timelimit import TimeLimit
 
 # These stand alone on a line or at its end, so that they may contain blanks.
@@ -118,30 +118,6 @@ def _normalize(key: str, value: str) -> str:
     return value
 
 
-class Listings:
-    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster."""
-
-    def __init__(self, watched: TrackedCampaign, context: SchedulerContext) -> None:
-        self._owner, self._since, self._context = watched.campaign.owner, watched.since, context
-        self._answers: dict[tuple[str, str], Outcome] = {}
-
-    def _ask(self, argv: list[str], cluster: str) -> Outcome:
-        key = argv[0], cluster
-        if key not in self._answers:
-            self._answers[key] = run_query(self._context, argv)
-        return self._answers[key]
-
-    def queue(self, cluster: str) -> Outcome:
-        """Return the answer of squeue: jobs that wait or run, or ended within MinJobAge."""
-        return self._ask(commands.squeue_argv(users=[self._owner], cluster=cluster), cluster)
-
-    def history(self, cluster: str) -> tuple[JobRow, ...]:
-        """Return the lines of sacct; none if it does not answer."""
-        argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
-        answer = self._ask(argv, cluster)
-        return commands.read_sacct(answer.stdout).rows if answer.ok else ()
-
-
 def search_job(watched: TrackedCampaign, array: Array, context: SchedulerContext) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
 
@@ -165,18 +141,30 @@ def search_job(watched: TrackedCampaign, array: Array, context: SchedulerContext
     return look_up_job(watched, array, context)
 
 
-def look_up_job(
-    watched: TrackedCampaign,
-    array: Array,
-    context: SchedulerContext,
-    listings: Listings | None = None,
-) -> Job | None:
-    """Do the same as `search_job`, without waiting."""
+def look_up_job(watched: TrackedCampaign, array: Array, context: SchedulerContext) -> Job | None:
+    """Do the same as `search_job`, without waiting.
+
+    squeue lists jobs that wait or run and, for MinJobAge, those that ended; sacct lists older ones.
+    Of several, the first counts: submitting the script again by hand makes another.
+    """
     if job_id := watched.find_begun_job(array):
         return Job(job_id, confirmed=job_id == array.job_id)
-    return find_listed_job(
-        watched, array, listings or Listings(watched, context), again=context.again
-    )
+    owner, cluster = watched.campaign.owner, array.cluster
+    queue = run_query(context, commands.squeue_argv(users=[owner], cluster=cluster))
+    job = _choose_job(watched, array, commands.read_squeue(queue.stdout).rows if queue.ok else ())
+    if not job:
+        argv = commands.sacct_argv([], users=[owner], since=watched.since, cluster=cluster)
+        history = run_query(context, argv)
+        rows = commands.read_sacct(history.stdout).rows if history.ok else ()
+        job = _choose_job(watched, array, rows)
+    if not job and not queue.ok:
+        name = watched.campaign.id
+        raise SchedulerError(
+            f"It is unknown whether {array.name} is queued: {format_complaint(queue)}",
+            where=name,
+            hint=f"Once Slurm answers: {context.again} {name}; hpcbert submits nothing twice.",
+        )
+    return job
 
 
 def adopt_jobs(
@@ -187,10 +175,10 @@ def adopt_jobs(
     Raises:
         SchedulerError: If `strict`, Slurm can't say which jobs there are.
     """
-    listings = Listings(watched, context)
+    context = context._replace(run=MemoRunner(context.run))
     for array in arrays:
         with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-            job = look_up_job(watched, array, context, listings)
+            job = look_up_job(watched, array, context)
             submitted = job.of(array, format_utc(context.now())) if job else array
             if submitted != array:
                 # One array's job can't be another's.
@@ -213,31 +201,6 @@ def replace_arrays(campaign: Campaign, replacements: Mapping[str, Array]) -> Cam
     """Return a campaign with arrays replaced by those of the same names."""
     arrays = tuple(replacements.get(array.name, array) for array in campaign.arrays)
     return replace(campaign, arrays=arrays)
-
-
-def find_listed_job(
-    watched: TrackedCampaign, array: Array, listings: Listings, *, again: str
-) -> Job | None:
-    """Return the job that Slurm has for an array, or nothing.
-
-    squeue lists jobs that wait or run and, for MinJobAge, those that ended; sacct lists older ones.
-    Of several, the first counts: submitting the script again by hand makes another.
-
-    Raises:
-        SchedulerError: squeue does not answer: it is unknown whether the job exists.
-    """
-    queue = listings.queue(array.cluster)
-    rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
-    job = _choose_job(watched, array, rows)
-    job = job or _choose_job(watched, array, listings.history(array.cluster))
-    if not job and not queue.ok:
-        name = watched.campaign.id
-        raise SchedulerError(
-            f"It is unknown whether {array.name} is queued: {format_complaint(queue)}",
-            where=name,
-            hint=f"Once Slurm answers: {again} {name}; hpcbert submits nothing twice.",
-        )
-    return job
 
 
 def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
