@@ -276,7 +276,8 @@ def _make_submit_options(
         warnings, scheduler_name = [note], SLURM
     traits, unused = find_traits(scheduler_name), list_unused(scheduler_name)
     if options.notify and traits.sbatch:
-        warnings.append(str(commands.parse_mail(options.notify)))
+        words = " ".join(commands.parse_mail(options.notify))
+        warnings.append(f"Slurm sends mail if this cluster does: {words}.")
     if file:
         keys = [name for name in file.run_options() if name in unused]
         warnings += [f"{file.where}: {key} has no effect with {traits.label}." for key in keys]

@@ -293,7 +293,7 @@ def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
     slurm = options.site_values("slurm")
     if options.time_limit:
         slurm["time_limit"] = TimeLimit.parse(options.time_limit)
-    mail_words = commands.parse_mail(options.notify).words
+    mail_words = commands.parse_mail(options.notify)
     slurm["sbatch_args"] = (*site.slurm.sbatch_args, *options.sbatch_arg, *mail_words)
     slurm["srun_args"] = (*site.slurm.srun_args, *options.srun_arg)
     frameworks = dict(site.frameworks)
