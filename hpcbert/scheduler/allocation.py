@@ -41,7 +41,7 @@ TRAITS = replace(
 # Steps that hold nothing of their allocation have ids above any other (SLURM_MAX_NORMAL_STEP_ID in
 # SchedMD/slurm, slurm/slurm.h.in): the shell of salloc is 4294967290.
 _LAST_STEP = 0xFFFFFFF0
-_FIELD = re.compile(r"(?:^|\s)(JobId|JobState|UserId|NodeList)=(\S*)")
+_FIELD = re.compile(r"(?:^|\s)(JobState|UserId|NodeList)=(\S*)")
 _NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) .*?\bGRES=(\S*)", re.MULTILINE)
 _HINT = "Get an allocation, for example with salloc --nodes=2, and type the command there."
 
@@ -71,10 +71,7 @@ def read_job_id(environ: Mapping[str, str]) -> str:
     if not job_id.isdecimal():
         raise UsageError("This shell is not in an allocation: SLURM_JOB_ID names none.", hint=_HINT)
     if int(environ.get("SLURM_HET_SIZE") or 1) > 1:
-        raise UsageError(
-            f"Job {job_id} is heterogeneous: it has several allocations, and --here uses one.",
-            hint="Get one with the same request for all nodes.",
-        )
+        raise UsageError(f"Job {job_id} is heterogeneous: it has several allocations.", hint=_HINT)
     step = environ.get("SLURM_STEP_ID", "")
     if step.isdecimal() and int(step) < _LAST_STEP:
         raise UsageError(
@@ -95,17 +92,16 @@ def read_allocation(text: str, job_id: str, *, uid: int) -> Allocation:
     Raises:
         UsageError: It does not run, or belongs to another user.
     """
-    for block in text.split("\n\n"):
-        fields = dict(_FIELD.findall(block))
-        if fields.get("JobId") == job_id:
-            break
-    else:
-        raise UsageError(f"Slurm does not show job {job_id} of this shell.", hint=_HINT)
-    if fields.get("JobState") != "RUNNING":
-        state = fields.get("JobState", "in an unknown state")
-        raise UsageError(f"Job {job_id} of this shell is {state}, not RUNNING.", hint=_HINT)
-    if not fields.get("UserId", "").endswith(f"({uid})"):
-        raise UsageError(f"Job {job_id} belongs to {fields.get('UserId')}, not to you.", hint=_HINT)
+    start = re.compile(rf"JobId={job_id}\s")
+    block = next(filter(start.match, text.split("\n\n")), "")
+    fields = dict(_FIELD.findall(block))
+    state, user = fields.get("JobState", "unknown"), fields.get("UserId", "unknown")
+    if state != "RUNNING" or not user.endswith(f"({uid})"):
+        raise UsageError(
+            f"Job {job_id} of this shell is not a running job of yours: it is {state}, its user "
+            f"{user}.",
+            hint=_HINT,
+        )
     capacity = {
         name: {"CPU": len(expand(f"[{cpus}]")), "GPU": _count_gpus(gres)}
         for names, cpus, gres in _NODES.findall(block)

@@ -14,6 +14,7 @@ Success is never guessed. These are the reasons to go one step down the ladder:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pwd import getpwuid
@@ -345,13 +346,11 @@ def _describe_revival(row: JobRow) -> str:
 
     Its script runs nothing in that case (job.bash, `taken`).
     """
-    state = parse_state(row.state)
     job = f"{row.job}_{row.tasks[0][0]}" if row.tasks else row.job
-    over = state.kind.over
-    consequence = (
-        "its results are ignored" if over else f"it will run nothing; to end it: scancel {job}"
+    return (
+        f"job {job}, which a retry replaced, was requeued and is {parse_state(row.state).word}: "
+        f"its results are ignored; if it has not ended, end it: scancel {job}"
     )
-    return f"job {job}, which a retry replaced, was requeued and is {state.word}: {consequence}"
 
 
 def _resolve_single(reports: Reports) -> RepeatState:
@@ -492,9 +491,7 @@ def _explain_refused_start(row: JobRow, *, silent: bool) -> str:
     if not ended or not (never_starts(row.reason) or (_never_began(row) and silent)):
         return ""
     text = f"{describe_reason(row.reason)} ({row.reason})" if _has_reason(row) else _NO_NODES
-    _, _, user = row.state.partition(" by ")
-    by = f" by {_find_login(user)}" if user else ""
-    return f"{state.sentence}{by} before it started: {text}"
+    return f"{state.sentence}{_describe_user(row)} before it started: {text}"
 
 
 def _describe_end(row: JobRow, state: State, reason_text: ReasonText | None) -> str:
@@ -505,16 +502,16 @@ def _describe_end(row: JobRow, state: State, reason_text: ReasonText | None) -> 
         return "" if state.word in {"RUNNING", "COMPLETED"} else sentence
     if state.returns and row.nodelist:
         sentence = f"{sentence} ({row.nodelist})"
-    _, _, user = row.state.partition(" by ")
-    by = f" by {_find_login(user)}" if user else ""
-    return f"{sentence}{by}, exit status {row.exit_code}" if row.exit_code else f"{sentence}{by}"
+    code = f", exit status {row.exit_code}" if row.exit_code else ""
+    return f"{sentence}{_describe_user(row)}{code}"
 
 
-def _find_login(user: str) -> str:
-    try:
-        return getpwuid(int(user)).pw_name
-    except (KeyError, ValueError, OverflowError):
-        return f"user {user}"
+def _describe_user(row: JobRow) -> str:
+    """Return who cancelled a job, the end of a clause; empty if nobody did."""
+    _, by, user = row.state.partition(" by ")
+    with contextlib.suppress(KeyError, ValueError, OverflowError):
+        return f" by {getpwuid(int(user)).pw_name}"
+    return f" by user {user}" if by else ""
 
 
 def defer_end(state: RepeatState, job_record: JobRecord, *, now: float) -> RepeatState:

@@ -24,10 +24,10 @@ def test_an_allocation_is_read_with_the_gpus_of_each_node():
     shown = read_constant(__file__, "SHOWN")
     assert allocation.read_allocation(shown, "17", uid=1000) == ALLOCATION
     for text, uid, keyword in (
-        ("", 1000, "not show"),
-        (shown.replace("JobId=17 ", "JobId=177 "), 1000, "not show"),
+        ("", 1000, "unknown"),
+        (shown.replace("JobId=17 ", "JobId=177 "), 1000, "unknown"),
         (shown.replace("RUNNING", "COMPLETING"), 1000, "COMPLETING"),
-        (shown, 1001, "belongs to me"),
+        (shown, 1001, "its user me"),
     ):
         with pytest.raises(UsageError, match=keyword):
             allocation.read_allocation(text, "17", uid=uid)

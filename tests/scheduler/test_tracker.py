@@ -223,8 +223,8 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
         assert (state.word, state.attempt) == ("COMPLETED", 1)
         assert [(early.word, early.attempt) for early in state.earlier] == [("FAILED", 0)]
         assert f"job 12_1, which a retry replaced, was requeued and is {word}" in state.detail
-        lives = "will run nothing; to end it: scancel 12_1"
-        assert ("its results are ignored" if word == "FAILED" else lives) in state.detail
+        assert "its results are ignored" in state.detail
+        assert "scancel 12_1" in state.detail
     # Where its states were asked about too, a second retry of a local campaign took 16 s.
     tracker = track(Slurm(), retry("local-1-1", "local-2-2", scheduler="local"))
     assert list(tracker.states) == [(f"{NAME}.t1", 1)]
