@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from hpcbert.errors import UsageError
 from hpcbert.timelimit import TimeLimit
 
-CHUNK = 200
 _GARBAGE_KEPT = 20
 # Upper limit of a time: the year 5138.
 _DIGITS = 11
@@ -164,9 +162,7 @@ def sacct_argv(
     """
     argv = ["sacct", "-X", "-P", "-n", "-D", "-o", _SACCT_FIELDS]
     argv += ["-S", f"uts{int(since)}", "-u", ",".join(sorted(set(users)))]
-    unique_ids = iter(dict.fromkeys(ids))
-    while chunk := list(islice(unique_ids, CHUNK)):
-        argv += ["-j", ",".join(chunk)]
+    argv += ["-j", ",".join(dict.fromkeys(ids))] if ids else []
     return add_cluster_option(argv, cluster)
 
 

@@ -63,9 +63,7 @@ def test_one_accounting_query_whatever_the_number_of_jobs_and_the_callers_settin
     assert argv[:7] == ["sacct", "-X", "-P", "-n", "-D", "-o", argv[6]]
     assert argv[argv.index("-S") + 1] == "uts1795255599"
     assert argv[argv.index("-u") + 1] == "a,b"
-    chunks = [argv[place + 1].split(",") for place, word in enumerate(argv) if word == "-j"]
-    assert [len(chunk) for chunk in chunks] == [200, 200, 50]
-    assert [job_id for chunk in chunks for job_id in chunk] == ids
+    assert argv[argv.index("-j") + 1].split(",") == ids
     kept = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "x"}
     names = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SACCT_FORMAT", "SQUEUE_STATES", "SCANCEL_X")
     environment = commands.query_environment({**kept, **dict.fromkeys(names, "mine")})

@@ -146,7 +146,7 @@ def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
+def hold_lock(path: Path, stop: Stop) -> Iterator[None]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
     The system releases it when this process and the supervisor, which inherits it, have ended:
@@ -154,15 +154,12 @@ def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
     """
     with path.open("a") as file:
         try:
-            has_lock = lock.lock_descriptor(
-                file.fileno(), may_wait=lambda: not stop.why, seconds=_LOCK_PAUSE
-            )
+            lock.lock_descriptor(file.fileno(), may_wait=lambda: not stop.why, seconds=_LOCK_PAUSE)
         except OSError as error:
-            has_lock = True
             print_line(
                 f"this file system has no locks ({error.strerror}), so campaigns may overlap"
             )
-        yield has_lock
+        yield
 
 
 def _run_supervised(
