@@ -137,13 +137,11 @@ def _format_places(parts: Sequence[WindowRecord]) -> str:
     for part in parts:
         first_place = part.place - max(part.steps, 1) + 1
         if spans and spans[-1][1] >= first_place - 1:
-            spans[-1] = (spans[-1][0], part.place)
-        else:
-            spans.append((first_place, part.place))
-    span_texts = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans]
-    is_single = len(spans) == 1 and spans[0][0] == spans[0][1]
-    names = join_names(span_texts, most=_SHOWN_SPANS)
-    return f"iteration{'' if is_single else 's'} {names}"
+            first_place = spans.pop()[0]
+        spans.append((first_place, part.place))
+    texts = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans]
+    names = join_names(texts, most=_SHOWN_SPANS)
+    return f"iteration{'' if names.isdigit() else 's'} {names}"
 
 
 # Records of one kind to keep; longer logs are compared over these.

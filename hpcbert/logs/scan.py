@@ -48,6 +48,7 @@ from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_pack
 from hpcbert.logs.stamps import MeasuredSpan, measure_span
 from hpcbert.logs.window import (
     CoverageCheck,
+    Entry,
     RestartCheck,
     SkippedSteps,
     Track,
@@ -63,7 +64,6 @@ class Reading(NamedTuple):
         throughput: Samples per second over all GPUs; None if there is a reason or a setting is
             missing.
         iteration: Iterations completed when the log, or the reading of it, ended.
-        found: Records taken from the window.
         setting: What was known beforehand, with the log's own facts.
         missing: An unknown setting that a number would need; empty if none.
         reasons: Why there is no number; empty if there is one.
@@ -83,7 +83,6 @@ class Reading(NamedTuple):
 
     throughput: float | None
     iteration: int = 0
-    found: int = 0
     setting: Setting = Setting()
     missing: str = ""
     reasons: tuple[Reason, ...] = ()
@@ -367,14 +366,20 @@ class _Scan:
             self._last[record.name] = (iteration, fields)
             if previous_record and is_copy(previous_record, (iteration, fields)):
                 return
-        was_inside, paused = self._inside, self._paused.get(record.name, 0)
-        self._paused[record.name] = max(0, paused - 1)
-        if record is self.rule.record:
-            self._collect(iteration, fields, rank, paused=paused > 0)
+        was_inside, pauses = self._inside, self._paused.get(record.name, 0)
+        self._paused[record.name] = max(0, pauses - 1)
+        text = fields.get(self.rule.field)
+        is_own = record is self.rule.record
+        self._bare = self._bare or (is_own and text is None)
+        if is_own and text is not None:
+            entry = self.collector.track.add(iteration, text, paused=pauses > 0)
+            # After the window, the run goes on to its own end.
+            if not self.collector.done:
+                self._collect(entry, whole_number(fields["rank"]) if "rank" in fields else rank)
         # The record that the window begins after may be of its first iterations, too.
         if "sequence_length" in fields and (was_inside or self._inside):
             self._lengths.add(whole_number(fields["sequence_length"]))
-        self._cross_check.add(record, iteration, fields, paused=paused > 0)
+        self._cross_check.add(record, iteration, fields, paused=pauses > 0)
         self._coverage.add(record, iteration)
 
     def _read_closing(self, path: Path) -> None:
@@ -403,25 +408,10 @@ class _Scan:
             if line_starts and not self.grammar.ends:
                 self.closed = self.closed or min(line_starts) >= last_record_start
 
-    def _collect(
-        self,
-        iteration: float | None,
-        fields: dict[str, bytes],
-        rank: int | None,
-        *,
-        paused: bool,
-    ) -> None:
-        text = fields.get(self.rule.field)
-        if text is None:
-            self._bare = True
-            return
-        entry = self.collector.track.add(iteration, text, paused=paused)
-        if self.collector.done:
-            return  # The run goes on to its own end.
+    def _collect(self, entry: Entry, rank: int | None) -> None:
         if not self._has_records:
             self._has_records = True
             self.collector.begin(self.setting.settled(self.facts.values)[0])
-        rank = whole_number(fields["rank"]) if "rank" in fields else rank
         self.collector.add(entry, rank)
         if self.collector.found:
             self._ends = self._ends[0] or self._line, self._line
@@ -448,7 +438,6 @@ class _Scan:
         reading = Reading(
             throughput=None,
             iteration=self.iteration,
-            found=self.collector.found,
             setting=setting,
             missing=missing,
             reasons=reasons,
@@ -482,11 +471,7 @@ class _Scan:
             notes.append(unevenness)
         rate_count = setting.rate_window or self.rule.rolling
         if self.rule.rolling and rate_count > 1:
-            default = ", the program's default, which the log leaves open"
-            source = "" if setting.rate_window else default
-            notes.append(
-                Note("rolling", f"each rate is the mean of the last {rate_count} records{source}")
-            )
+            notes.append(Note("rolling", f"each rate is the mean of the last {rate_count} records"))
         flags = [note.flag for note in notes]
         if self._counted < self.grammar.shortest or self._is_short(throughput, setting):
             flags.append("short-window")

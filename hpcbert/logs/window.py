@@ -23,7 +23,7 @@ from hpcbert.logs.arithmetic import (
     require_positive,
     throughput,
 )
-from hpcbert.logs.fields import DIGITS, show_text, whole_matches
+from hpcbert.logs.fields import show_text, whole_matches, whole_number
 from hpcbert.logs.grammar import STARTED_FACT, Fact, Grammar, Record, Rule, Skip
 from hpcbert.logs.lines import Line
 from hpcbert.logs.setting import END, Setting
@@ -522,17 +522,13 @@ class SkippedSteps:
             fields = match.groupdict()
             steps = 1
             if fields.get("count") is not None:
-                steps = _parse_count(match["count"])
+                steps = whole_number(match["count"])
             elif fields.get("total") is not None:
-                total = _parse_count(match["total"])
+                total = whole_number(match["total"])
                 # It is unknown whether the steps of the first total were before the window.
                 steps = max(0, total - self._totals.get(skip.contains, total))
                 self._totals[skip.contains] = total
             self.count += steps if inside else 0
-
-
-def _parse_count(text: bytes) -> int:
-    return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 
 class RestartCheck:
