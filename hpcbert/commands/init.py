@@ -297,7 +297,7 @@ class _Offer:
             texts.append(f"no fewer than {partition.least_nodes} nodes a job")
         if partition.most_nodes is not None:
             texts.append(f"at most {partition.most_nodes} nodes a job")
-        texts += filter(None, [self.barred, self.risk])
+        texts += filter(None, [self.barred or self.risk])
         return ", ".join(texts)
 
     def __str__(self) -> str:
