@@ -123,7 +123,7 @@ def test_a_node_with_another_driver_is_flagged_in_every_format(built, collect):
     text, markdown, table = (
         collect(built.directory, "--format", form).stdout for form in ("text", "markdown", "csv")
     )
-    assert "! CUDA driver differs between nodes: 12.2 (n1, n2); 12.4�[31m|=1 (n2)" in text
+    assert "2n2g: CUDA driver differs between nodes: 12.2 (n1, n2); 12.4�[31m|=1 (n2)" in text
     sentence = "CUDA driver differs between nodes: 12.2 (n1, n2); 12.4�\\[31m\\|=1 (n2)"
     assert f"* 2n2g: {sentence}" in markdown
     line = list(csv.DictReader(io.StringIO(table)))[1]
