@@ -48,7 +48,7 @@ class Mark(NamedTuple):
     name: str
 
 
-_MARKS = {
+MARKS = {
     Kind.SUCCEEDED: Mark("✓", "green", "completed"),
     Kind.FAILED: Mark("✗", "red", "failed"),
     Kind.RUNNING: Mark("▶", "cyan", "running"),
@@ -129,13 +129,13 @@ class Display:
 
 def find_mark(state: RepeatState) -> Mark:
     """Return how a state is shown: a cancelled repeat did not fail."""
-    return _CANCELLED if state.cancelled else _MARKS[state.kind]
+    return _CANCELLED if state.cancelled else MARKS[state.kind]
 
 
 def format_counts(states: Iterable[RepeatState]) -> str:
     """Return the number of repeats in each kind of state: `4 completed, 1 running`."""
     counts = Counter(map(find_mark, states))
-    marks = (*_MARKS.values(), _CANCELLED)
+    marks = (*MARKS.values(), _CANCELLED)
     return ", ".join(f"{counts[mark]} {mark.name}" for mark in marks if counts[mark])
 
 
