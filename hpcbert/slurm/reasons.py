@@ -74,38 +74,64 @@ def find_reasons(reason: str) -> tuple[tuple[str, ReasonText | None], ...]:
         reason: As `squeue -o %r` prints it:
             `ReqNodeNotAvail, UnavailableNodes:n[1-2],JobArrayTaskLimit`.
     """
-    parts = _NEXT.split(reason.strip()) if _has_reason(reason) else ()
-    return tuple((part, _match_reason(part)) for part in parts)
+    reasons: list[tuple[str, ReasonText | None]] = []
+    for part in _NEXT.split(reason.strip()) if _has_reason(reason) else ():
+        word, _, unknown = part.partition(",")
+        if _match_text(part) or not _match_word(word) or word.startswith("ReqNodeNotAvail"):
+            reasons.append((part, _match_text(part) or _match_word(word)))
+        else:  # a word, then what no table has: a comma of a text is behind no word
+            reasons.append((word, _match_word(word)))
+            reasons += [(unknown.strip(), None)] if unknown.strip() else []
+    return tuple(reasons)
 
 
-def _match_reason(text: str) -> ReasonText | None:
-    """Look up one reason; None if no table has it."""
-    word = re.split(r"[(:,]", text, maxsplit=1)[0].strip()
-    texts = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
-    if reason_text := next(texts, None) or REASONS.get(word):
-        return reason_text
+def _match_text(text: str) -> ReasonText | None:
+    return next((sentences for start, sentences in TEXTS.items() if text.startswith(start)), None)
+
+
+def _match_word(text: str) -> ReasonText | None:
+    """Look up a reason's word, behind which details may stand; None if no table has it."""
+    word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
+    if word in REASONS:
+        return REASONS[word]
     if limit := _LIMIT.fullmatch(word):
         return _describe_limit(limit)
     if _ANY_LIMIT.fullmatch(word):
-        sentence = f"a limit of your account or QOS is reached ({word})"
-        return ReasonText(sentence, _PHRASES["later"])
+        holder = _WHOSE["Assoc" if word.startswith("Assoc") else "QOS"]
+        return ReasonText(f"{holder} has reached its limit ({word})", _PHRASES["later"])
     return None
 
 
 def _describe_limit(match: re.Match[str]) -> ReasonText:
-    holder = _WHOSE[match["whose"]]
+    holder, word = _WHOSE[match["whose"]], match[0]
     limited = _TABLES["limits"][match["what"].removesuffix("s")]
     resource, remedy = limited["resource"], limited.get("remedy", "fewer --nodes")
     if match["per"] == "Node":
         remedy = limited.get("per_node", remedy)
     if match["minutes"]:
         resource, remedy = f"{resource} x minutes", "a shorter --time or fewer --nodes"
+    if match["kind"] == "Min":
+        remedy = "more"
     another = f"{remedy}, or with {_PHRASES['another']}" if remedy else _PHRASES["another"]
-    if match["kind"] == "Min" or match["per"] in {"Job", "Node"}:
-        sentence = f"can't meet the limit on {resource} that {holder} sets ({match[0]})"
-        return ReasonText(sentence, f"{_PHRASES['submit_with']} {another}")
-    sentence = f"{holder} has reached its limit on {resource} ({match[0]})"
-    return ReasonText(sentence, f"{_PHRASES['later_or']} {another}")
+    never, later = f"{_PHRASES['submit_with']} {another}", f"{_PHRASES['later_or']} {another}"
+    total = match["kind"] == "Grp" and resource == "time"  # GrpWall counts jobs that ended, too
+    if match["kind"] == "Min":
+        return ReasonText(
+            f"requests less than the {resource} that {holder} demands ({word})", never
+        )
+    if match["per"] in {"Job", "Node"}:
+        unit = match["per"].lower()
+        return ReasonText(
+            f"requests more {resource} per {unit} than {holder} allows ({word})", never
+        )
+    if match["per"] == "User":
+        sentence = f"you have reached the limit on {resource} per user that {holder} sets ({word})"
+        return ReasonText(sentence, later)
+    if total or match["minutes"] == "Minutes":
+        sentence = f"{holder} has used up its limit of {resource} ({word})"
+        return ReasonText(sentence, _PHRASES["used_up"])
+    sentence = f"{holder} has reached its limit on {resource} over all its jobs ({word})"
+    return ReasonText(sentence, later)
 
 
 def describe_reason(reason: str) -> str:
