@@ -1,15 +1,16 @@
 """The lock of a campaign: one writer at a time, on whichever host and in whichever container.
 
-The lock is a file that only one process can create, on NFS too (open(2), O_EXCL). It names its
-holder by host name, process id, start of the process in clock ticks since the machine's boot
-(whatever the time namespace), boot id, inode of the PID namespace and machine id. A holder can be
-found dead only from the same boot and PID namespace, where ids mean the same (pid_namespaces(7)).
-Two containers on one host may have the same host name, and neither sees the other's processes.
+The lock is a file that `link` makes whole; on NFS too `link` is atomic. The file names its holder
+by host name, process id, start of the process in clock ticks since the machine's boot (whatever the
+time namespace), boot id, inode of the PID namespace and machine id. A holder can be found dead only
+from the same boot and PID namespace, where ids mean the same (pid_namespaces(7)). Two containers on
+one host may have the same host name, and neither sees the other's processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -110,15 +111,26 @@ def hold_lock(directory: Path, subject: str = "campaign", name: str = LOCK) -> I
 
 
 def _create_lock(path: Path, record: str, subject: str) -> bool:
-    """Make the lock with its holder; return whether it was free.
-
-    A process killed in between leaves it empty.
-    """
+    """Make the lock with its holder; return whether it was free."""
+    temporary = files.temporary_for(path)
     with files.translate_errors(f"lock the {subject}", path):
         try:
-            files.write_through(path, record.encode())
+            files.write_through(temporary, record.encode())
+            os.link(temporary, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+                raise
+            # There are no hard links here: make it in place. A process killed in between leaves it
+            # empty.
+            with contextlib.suppress(FileExistsError):
+                files.write_through(path, record.encode())
+                return True
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
     return True
 
 

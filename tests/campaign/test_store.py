@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -117,6 +118,14 @@ def test_a_dead_holders_lock_is_taken_by_one_at_a_time_and_names_its_holder(tmp_
     with store.locked(tmp_path):
         assert_locked(tmp_path)
     assert not (tmp_path / store.LOCK).exists()
+
+
+def test_a_process_killed_while_it_takes_a_lock_leaves_none(tmp_path):
+    argv = [sys.executable, "-c", read_constant(__file__, "KILLED"), str(tmp_path)]
+    outcome = run(argv, env=ENVIRONMENT)
+    assert (outcome.stdout, outcome.returncode) == ("", -signal.SIGKILL)
+    with store.locked(tmp_path):
+        assert_locked(tmp_path)
 
 
 @cases
