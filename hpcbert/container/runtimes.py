@@ -65,7 +65,9 @@ def bind_mount(path: str) -> Mount:
     Raises:
         UsageError: The path contains a character that mounts can't have.
     """
-    return parse_mount(f"{path}:{path}")
+    if ":" in path or "," in path or not path.isprintable():
+        raise UsageError(f"{path!r} contains a comma or a colon, which container mounts can't.")
+    return Mount(path, path)
 
 
 _TABLES = tomli.loads(Path(__file__).with_name("runtimes.toml").read_text(encoding="utf-8"))

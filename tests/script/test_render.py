@@ -410,7 +410,7 @@ def test_what_a_runtime_can_not_carry_is_refused(tmp_path):
         with pytest.raises(UsageError, match="a shell would expand"):
             drafted_in(tmp_path, "pyxis", mounts=(mount,))
     for runtime in ("pyxis", "enroot"):
-        with pytest.raises(UsageError, match="is not a mount"):
+        with pytest.raises(UsageError, match="comma or a colon"):
             drafted_in(tmp_path, runtime, data="/a,b")
         with pytest.raises(UsageError, match="read as the name"):
             drafted_in(tmp_path, runtime, "x.sqsh")
