@@ -391,13 +391,16 @@ def _choose_partition(proposal: Proposal) -> _Offer | None:
     if chosen.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
     if chosen.risk:
-        proposal.warnings.append(
-            f"Partition {name} is preemptible ({cluster.rules[name].preemption}): {chosen.risk}, "
-            "and a repeat that is preempted is lost or starts again."
-        )
+        mode = cluster.rules[name].preemption
+        _warn_of_preemption(proposal, f"Partition {name}", mode, chosen.risk)
     if chosen.forced_sharing:
         proposal.warnings.append(describe_forced_sharing(name, chosen.forced_sharing))
     return chosen
+
+
+def _warn_of_preemption(proposal: Proposal, source: str, mode: str, risk: str) -> None:
+    consequence = "a repeat that is preempted is lost or starts again"
+    proposal.warnings.append(f"{source} is preemptible ({mode}): {risk}, and {consequence}.")
 
 
 def _take_private_gpus(proposal: Proposal) -> None:
@@ -499,6 +502,10 @@ def _choose_qos(proposal: Proposal) -> None:
         name = next(iter(usable_qos))
         reason = f"partition {partition} does not accept {default or 'every QOS of yours'}"
     proposal.take("slurm.qos", name, reason, [qos for qos in usable_qos if qos != default])
+    mode, preempting = cluster.find_preempting_qos(name or default)
+    if preempting:
+        risk = f"its jobs may be preempted by those of QOS {', '.join(preempting)}"
+        _warn_of_preemption(proposal, f"QOS {name or default}", mode, risk)
 
 
 def _choose_time_limit(proposal: Proposal, maximum: TimeLimit) -> None:

@@ -320,8 +320,6 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
         sharing = keys.get("OverSubscribe", "")
-        # GANG and WITHIN alone preempt none.
-        modes = keys.get("PreemptMode", "").split(",")
         if name := keys.get("PartitionName"):
             rules[name] = PartitionRules(
                 partition=_build_partition(name, keys),
@@ -336,10 +334,16 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
                 for_root=keys.get("RootOnly") == "YES",
                 most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
                 tier=_read_number(keys.get("PriorityTier", "")) or 0,
-                preemption=next((mode for mode in modes if mode in _PREEMPTING), ""),
+                preemption=read_preemption(keys.get("PreemptMode", "")),
                 forced_sharing=sharing if _FORCED.fullmatch(sharing) else "",
             )
     return rules
+
+
+def read_preemption(text: str) -> str:
+    """Return what happens to preempted jobs; GANG and WITHIN alone preempt none."""
+    modes = [mode for mode in text.split(",") if mode in _PREEMPTING]
+    return modes[0] if modes else ""
 
 
 def _read_memory(text: str) -> str:
@@ -410,6 +414,7 @@ class Controller:
         mpi: The type of MPI that srun uses by default.
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
         preempt_type: Whose jobs preempt others: `preempt/qos`, `preempt/partition_prio`.
+        preemption: What happens to preempted jobs (PreemptMode), unless partition or QOS says.
     """
 
     name: str = ""
@@ -419,6 +424,7 @@ class Controller:
     mpi: str = ""
     enforced: frozenset[str] = frozenset()
     preempt_type: str = ""
+    preemption: str = ""
 
 
 def read_config(text: str) -> Controller:
@@ -433,6 +439,7 @@ def read_config(text: str) -> Controller:
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
         enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
         preempt_type=keys.get("PreemptType", ""),
+        preemption=keys.get("PreemptMode", ""),
     )
 
 
@@ -480,7 +487,7 @@ def choose_mpi(preferences: Sequence[str], available: Sequence[str]) -> str:
 
 # Columns of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05.
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall"
-_QOS = "Name,Flags,MaxWall"
+_QOS = "Name,Flags,MaxWall,Preempt,PreemptMode"
 QOS_QUERY = ["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"]
 # A flag of QOS whose limits take precedence over those of the partition's QOS (sacctmgr(1)).
 _OUTRANKS = "OverPartQOS"
@@ -514,10 +521,14 @@ class Qos:
     Attributes:
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
         limit: Time limit of one job.
+        preempts: The QOS whose jobs its own may preempt, with preempt/qos.
+        preemption: What happens to its own jobs then: `requeue`; `cluster`: as the cluster says.
     """
 
     flags: tuple[str, ...]
     limit: TimeLimit
+    preempts: tuple[str, ...]
+    preemption: str
 
 
 @dataclass(frozen=True)
@@ -631,7 +642,12 @@ def read_default(text: str, user: str) -> str:
 def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `QOS_QUERY`, by name."""
     return {
-        row["Name"]: Qos(_split_names(row["Flags"]), TimeLimit.parse_reported(row["MaxWall"]))
+        row["Name"]: Qos(
+            _split_names(row["Flags"]),
+            TimeLimit.parse_reported(row["MaxWall"]),
+            _split_names(row["Preempt"]),
+            row["PreemptMode"],
+        )
         for row in _read_columns(text, _QOS)
     }
 

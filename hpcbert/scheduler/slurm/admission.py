@@ -162,7 +162,15 @@ def _compare_with_partition(
     # The resources of nodes that Slurm hides are an estimate.
     fitting = _count_fitting(job, partition) if partition.exact else partition.nodes
     partition_option = suggest_partition(job, partitions)
-    values: dict[str, Any] = {"partition": partition, "job": job}
+    alternatives = [
+        name
+        for name, candidate in partitions.items()
+        if _count_fitting(job, candidate) >= job.nodes
+    ]
+    advice = (
+        f" Partitions with such nodes: {', '.join(sorted(alternatives))}." if alternatives else ""
+    )
+    values: dict[str, Any] = {"partition": partition, "job": job, "advice": advice}
     gpus = " and ".join(map(str, parse_resources(job.gres)))
     if not fitting and gpus:
         resources = ", ".join(sorted(partition.resources)) or "none"

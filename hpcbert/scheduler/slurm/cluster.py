@@ -153,6 +153,20 @@ class Cluster:
             if other.tier > rule.tier and rule.partition.node_names & other.partition.node_names
         )
 
+    def find_preempting_qos(self, qos: str) -> tuple[str, tuple[str, ...]]:
+        """Return what happens to preempted jobs of a QOS, and the QOS whose jobs preempt them.
+
+        Slurm looks at the jobs' own QOS, not at the partition's (SchedMD/slurm,
+        src/plugins/preempt/qos/preempt_qos.c).
+        """
+        if qos not in self.rights.qos or not self.settings.preempt_type.endswith("/qos"):
+            return "", ()
+        own_mode = self.rights.qos[qos].preemption.upper()
+        is_own = own_mode not in {"", "CLUSTER"}
+        mode = inventory.read_preemption(own_mode if is_own else self.settings.preemption)
+        preempting = (name for name, other in self.rights.qos.items() if qos in other.preempts)
+        return mode, tuple(preempting) if mode else ()
+
     @cached_property
     def partitions(self) -> Mapping[str, Partition]:
         """The partitions by name; for private nodes, only the sums over a partition's nodes."""

@@ -57,9 +57,11 @@ _MPI = ("pmix", "pmi2")
 _UP, _DOWN = " is UP", " is DOWN"
 # Lines of `scontrol ping` and `sbatch --version`; a site's wrapper may print notices around them.
 _PING = re.compile(r"^Slurmctld\(.*\) at .* (?:is|are) .*$", re.MULTILINE)
-_VERSION = re.compile(r"^slurm\S* \d+\.\d+\S*", re.MULTILINE)
+_VERSION = re.compile(r"^slurm\S* (\d+\.\d+\S*)", re.MULTILINE)
 # slurmd's reasons for draining its node (SchedMD/slurm, src/slurmd/slurmd/req.c).
 _PROLOG = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
+# Repeats of a point that fit in one array; DLPerf's protocol has five.
+_REPEATS = 5
 _MAX_NAMED = 8
 # Features that are tried, those of the most nodes first.
 _MOST_FEATURES = 8
@@ -170,7 +172,14 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
     if _UP in ping_text or _DOWN not in ping_text:  # A backup may be up.
         yield from _check_partition(site, cluster, nodes)
     if ping.ok:
+        version_here, controller = release[1] if release else "", cluster.settings.version
+        # Commands may be older than the controller, not newer (slurm.schedmd.com/upgrades.html).
+        if version_here and controller and version_here.split(".")[:2] > controller.split(".")[:2]:
+            yield admission.make_finding("releases", version=version_here, controller=controller)
         yield from _check_nodes(site, cluster, nodes)
+        most_indices = cluster.settings.most_indices
+        if most_indices is not None and most_indices < _REPEATS:
+            yield admission.make_finding("arrays", most=most_indices)
         yield from _test_submission(site, cluster, nodes)
     if site.slurm.mpi:
         yield _check_mpi(site.slurm.mpi, cluster.mpi)
@@ -180,7 +189,9 @@ def _check_mpi(mpi_type: str, available: Sequence[str]) -> Finding:
     if choose_mpi([mpi_type], available):
         return Finding("MPI", "ok", f"srun --mpi={mpi_type}")
     alternative = choose_mpi(_MPI, available)
-    hint = f"srun has {', '.join(available) or 'none that it names'}: name one of these."
+    hint = "See srun --mpi=list."
+    if available:
+        hint = f"srun has {', '.join(available)}: name one of these."
     remedy = f'site.toml: slurm.mpi = "{alternative}"' if alternative else ""
     return admission.make_finding("mpi", name=mpi_type, hint=hint, remedy=remedy)
 

@@ -41,7 +41,7 @@ def test_a_choice_that_can_not_be_had_is_found_with_what_to_type(
     assert set(problems) <= {name, "sbatch --test-only"}
 
 
-def test_nodes_and_what_sbatch_itself_says_are_told(tmp_path):
+def test_nodes_arrays_and_what_sbatch_itself_says_are_told(tmp_path):
     demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
 
     def find(name, text=V100, **more):
@@ -53,6 +53,8 @@ def test_nodes_and_what_sbatch_itself_says_are_told(tmp_path):
         "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); you asked for 3."
     )
     assert (away.nodes, away.remedy) == (("n3",), "--nodes 2")
+    config = {"show config": SHOWN["show config"].replace("1001", "3")}
+    assert "2 jobs" in find("arrays", **config).detail
     shown = SHOWN["show partition"].replace("State", "ReqResv=YES State")
     reserved = {"show partition": shown}
     assert "it is for reservations only" in find("partition", **reserved).detail
