@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import RepeatState, load_state
 
 Status = Literal["intact", "stale", "changed"]
+_MOST_DIFFERENCES = 20
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,21 @@ def _find_changes(
     except UsageError as error:
         yield Deviation("changed", TABLE, error.message)
         return
-    tables = {"schema": SCHEMA, **tables_data(tabulate(judgement.points))}
-    if table != json.loads(json.dumps(tables)):
-        yield Deviation("changed", TABLE, "it differs from what the logs give")
+    tables = json.loads(json.dumps({"schema": SCHEMA, **tables_data(tabulate(judgement.points))}))
+    for location in islice(_find_differences(table, tables), _MOST_DIFFERENCES):
+        yield Deviation("changed", TABLE, f"{location} differs from what the logs give")
+
+
+def _find_differences(old: Any, new: Any, location: str = "") -> Iterator[str]:
+    """Yield the places where data differ; keys that only the newer data has are ignored."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            yield from _find_differences(value, new.get(key), f"{location}.{key}".lstrip("."))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, values in enumerate(zip(old, new, strict=True)):
+            yield from _find_differences(*values, f"{location}[{index}]")
+    elif old != new:
+        yield location
 
 
 def _make_exhibit(judged_repeat: JudgedRepeat, files: Mapping[str, Any]) -> dict[str, Any]:

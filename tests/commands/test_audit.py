@@ -125,7 +125,7 @@ def test_a_number_that_was_improved_is_found(finished):
     result = audit(finished)
     assert (result.returncode, list_findings(result)) == (5, {("changed", "table.json")})
     details = [finding["detail"] for finding in result.data["findings"]]
-    assert "it differs from what the logs give" in details
+    assert "tables[0].rows[1].median differs from what the logs give" in details
     path.unlink()
     assert ("missing", "table.json") in list_findings(audit(finished))
     path.write_text(text)
