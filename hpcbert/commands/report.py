@@ -120,10 +120,7 @@ def write_report(
         names = _list_files(temporary)
         lines = [f"{_digest(temporary / name)}  {name}\n" for name in names]
         _write_file(temporary / SUMS, "".join(lines).encode(errors=_ESCAPE))
-        with translate_errors("write", target):
-            if directory.exists():
-                shutil.rmtree(directory)
-            temporary.rename(directory)
+        _publish(temporary, directory, target)
     return WrittenReport(target, (*names, SUMS), masked)
 
 
@@ -333,3 +330,13 @@ def _find_foreign_content(directory: Path) -> str:
         if name != SUMS and not is_ours:
             return f"{name!r} was changed since the report there was written, and would be lost."
     return ""
+
+
+def _publish(temporary: Path, directory: Path, shown_path: Path) -> None:
+    """Give a finished report its name; who is killed meanwhile leaves an earlier one whole."""
+    old_report = temporary.with_suffix(".old")
+    with translate_errors("write", shown_path):
+        if directory.exists():
+            directory.rename(old_report)
+        temporary.rename(directory)
+    shutil.rmtree(old_report, ignore_errors=True)
