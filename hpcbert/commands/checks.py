@@ -251,7 +251,7 @@ def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Fin
     outcome = run(["bash", "-c", f"echo {_REACHED}"], env=environ, timeout=_HELP_SECONDS)
     if outcome.returncode == _NO_PROGRAM or _REACHED in outcome.stdout:
         return
-    yield make_finding("start-file", path=path, code=outcome.returncode)
+    yield make_finding("start-file", path=path, ending=f"with status {outcome.returncode}")
 
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:

@@ -285,9 +285,8 @@ def _read_job(
     node_range = fold(state.nodes) if state.nodes else "no node"
     if not checks.read_nodes(output):
         failed_launch = _find_failed_launch(state, run)
-        detail = f"{state.word} on {node_range}, and {site.runs} has no output of it here"
         if failed_launch or not lines:
-            yield from failed_launch or [_refuse_runs(site, "runs (nodes)", detail)]
+            yield from failed_launch or [_explain_silence(site, job.directory, state, node_range)]
             return
     yield from checks.find_problems(output, values, has_home=_is_home_usable(site))
     yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
@@ -307,6 +306,16 @@ def _read_job(
         hint=symptom.hint if symptom else hint,
         on_nodes=state.nodes,
     )
+
+
+def _explain_silence(site: Site, directory: Path, state: RepeatState, nodes: str) -> Finding:
+    """Say why an ended job printed nothing: bash never got to its script, or it wrote elsewhere."""
+    start_file = os.environ.get("BASH_ENV", "")
+    # Slurm makes the file of a job's output before bash starts.
+    if start_file and any((directory / "slurm").glob("*.out")):
+        return checks.make_finding("start-file", path=start_file, ending=f"on {nodes}")
+    detail = f"{state.word} on {nodes}, and {site.runs} has no output of it here: "
+    return _refuse_runs(site, "runs (nodes)", f"{detail}nothing else was checked on its nodes")
 
 
 def _find_failed_launch(state: RepeatState, run: Runner) -> tuple[Finding, ...]:

@@ -72,7 +72,12 @@ def test_a_job_that_a_prolog_holds_says_why(tmp_path):
         assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
 
 
-def test_a_job_whose_output_is_not_here_says_that_nodes_do_not_share_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_output_file", [False, True])
+def test_a_job_that_printed_nothing_wrote_elsewhere_or_bash_never_read_it(
+    tmp_path, monkeypatch, has_output_file
+):
+    # The file ends bash on the nodes only; with an output elsewhere, it may be innocent.
+    monkeypatch.setenv("BASH_ENV", "/etc/start")
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     slurm = Slurm()
@@ -80,11 +85,18 @@ def test_a_job_whose_output_is_not_here_says_that_nodes_do_not_share_runs(tmp_pa
     def end(_):
         for job in slurm.jobs.values():
             job.end("COMPLETED")
+            for folder in tmp_path.rglob("slurm") if has_output_file else ():
+                (folder / "1.out").touch()
 
     slurm.before = end
     (finding,) = examine_nodes(tmp_path, slurm)
-    assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
-    assert "no output" in finding.detail
+    if has_output_file:
+        assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
+        assert "/etc/start" in finding.detail
+    else:
+        assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
+        assert "no output" in finding.detail
+        assert "nothing else was checked" in finding.detail
 
 
 @pytest.mark.parametrize("moment", ["sbatch", "job", "SIGTERM", "SIGHUP", "answer of sbatch"])
