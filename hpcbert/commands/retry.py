@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import judge, store, suspects
-from hpcbert.campaign.attempts import write_ends
+from hpcbert.campaign.attempts import RecordedStates, list_final_states, write_ends
 from hpcbert.campaign.judge import Gathered
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy, Suspicion, Verdict
@@ -91,10 +91,14 @@ def find_invalid(
     policy: RetryPolicy,
     *,
     run: Runner,
+    dry: bool = False,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> RetryPlan:
     """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
+
+    With `dry`, Slurm is not asked about a campaign whose ends are all on record; nothing may be
+    submitted then.
 
     Raises:
         SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
@@ -114,7 +118,7 @@ def find_invalid(
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
-    states, settled_keys = _read_states(tracked_campaign, context)
+    states, settled_keys, is_over = _read_states(tracked_campaign, context, dry=dry)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
     valid_points = {judged.array.point for judged in judgement.repeats if judged.run.valid}
     submissions = tracked_campaign.arrays_of_repeat
@@ -133,8 +137,9 @@ def find_invalid(
             spent.append(repeat)
         else:
             invalid.append(repeat)
-    missing = [(repeat.array, repeat.number) for repeat in (*invalid, *spent)]
-    backend.refuse_doubling(tracked_campaign, missing)
+    if not is_over:
+        missing = [(repeat.array, repeat.number) for repeat in (*invalid, *spent)]
+        backend.refuse_doubling(tracked_campaign, missing)
     return RetryPlan(
         tracked_campaign,
         tuple(invalid),
@@ -166,13 +171,17 @@ def _list_ended(
 
 
 def _read_states(
-    tracked_campaign: TrackedCampaign, context: SchedulerContext
-) -> tuple[Mapping[Key, RepeatState], set[Key]]:
-    """Return all states, and those that are certainly final.
+    tracked_campaign: TrackedCampaign, context: SchedulerContext, *, dry: bool
+) -> tuple[Mapping[Key, RepeatState], set[Key], bool]:
+    """Return all states, those that are certainly final, and whether a dry run needed no answer.
 
     A job that lost its node is NODE_FAIL for a moment before Slurm puts it back into the queue:
     resubmitting it then would run it twice.
     """
+    if dry:
+        states = list_final_states(tracked_campaign, RecordedStates(tracked_campaign.directory))
+        if len(states) == len(tracked_campaign.repeats):
+            return states, set(states), True
     tracker = Tracker([tracked_campaign], run=context.run, clock=context.now, floor=_POLL_SECONDS)
     settled_keys: set[Key] = set()
     for number in range(_MOST_POLLS):
@@ -191,7 +200,7 @@ def _read_states(
             hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
     write_ends(tracked_campaign, tracker.states, settled_keys)
-    return tracker.states, settled_keys
+    return tracker.states, settled_keys, False
 
 
 def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
@@ -438,7 +447,7 @@ def resubmit(
     arrays = store.read_manifest(directory).arrays
     if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
-    plan = find_invalid(directory, policy, run=run)
+    plan = find_invalid(directory, policy, run=run, dry=dry)
     invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in plan.invalid]
     refuse_pointless(plan.watched, invalid_ends, policy.time_limit)
     plan = plan_retry(plan, policy, run=run)

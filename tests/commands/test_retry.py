@@ -53,11 +53,10 @@ class Bench:
             if log:
                 built.log("1n1g", repeat, log, attempt)
 
-    def look(self, **policy):
+    def look(self, *, dry=False, **policy):
         clock = Clock(NOW)
-        return retry.find_invalid(
-            self.directory, RetryPolicy(**policy), run=self.slurm, clock=clock, pause=clock.pause
-        )
+        options = {"run": self.slurm, "dry": dry, "clock": clock, "pause": clock.pause}
+        return retry.find_invalid(self.directory, RetryPolicy(**policy), **options)
 
     def plan(self, **policy):
         return retry.plan_retry(self.look(), RetryPolicy(**policy), run=self.slurm)
@@ -114,6 +113,21 @@ def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_
     (invalid,) = three_of_five.look().invalid
     assert invalid.number == 1
     assert "the jobs 99_1 and 10_1 ran it at the same time" in invalid.why
+
+
+@pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
+def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
+    bench = Bench(tmp_path)
+    bench.end(1, 2, 3, 4)
+    bench.end(5, state=last)
+    states = campaigns.report_states(*["COMPLETED"] * 4, last)
+    campaigns.collect_campaigns(bench.directory, states=states)
+    for dry in (True, False):
+        count = len(bench.slurm.calls)
+        plan = bench.look(dry=dry)
+        assert [(repeat.number, repeat.state) for repeat in plan.invalid] == [(5, last)]
+        # Slurm may have put a job that lost its node back into the queue.
+        assert (len(bench.slurm.calls) == count) == (dry and last == "FAILED")
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
