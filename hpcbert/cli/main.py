@@ -188,22 +188,16 @@ SECTIONS = {
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 MODULES = {
-    "accept": "compare",
-    "archive": "list",
     "cancel": "retry",
     "completion": "help",
-    "config": "init",
     "doctor": "init",
-    "frameworks": "prepare",
-    "images": "prepare",
+    "frameworks": "images",
     "nodes": "compare",
-    "note": "list",
+    "note": "archive",
     "predict": "explain",
-    "render": "plan",
-    "report": "collect",
-    "rm": "list",
+    "rm": "archive",
     "show": "list",
-    "trust": "init",
+    "trust": "config",
 }
 # Other names of commands, in every group that has not a command of that name.
 ALIASES = {"ls": "list", "rm": "remove", "remove": "rm"}

@@ -80,7 +80,7 @@ def submit(
       hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c
       hpcbert submit --like table4.zip
     """
-    from hpcbert.cli import request  # not needed for --help or a wrong option
+    from hpcbert.cli import submit_run  # not needed for --help or a wrong option
 
     if not wait:
         refuse_typed(("max_retries",), "without --wait")
@@ -89,10 +89,10 @@ def submit(
         params = click.get_current_context().params
         ignored = [param for param in params if param not in _RESUME_OPTIONS]
         refuse_typed(ignored, "with --resume, which submits what was written down")
-        return request.resume(resume, options, retries=retries)
+        return submit_run.resume(resume, options, retries=retries)
     if in_allocation:
         refuse_typed(("scheduler",), "with --here")
         options = replace(options, scheduler=ALLOCATION)
-    return request.submit_new(
+    return submit_run.submit_new(
         options, file, retries=retries, dry=dry_run, force=force, rehearse=rehearse, texts=texts
     )

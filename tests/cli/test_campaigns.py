@@ -80,7 +80,7 @@ def test_campaigns_of_a_file_have_one_time_however_long_drafting_is(empty_direct
 def slurm(empty_directory, without_slurm, tmp_path, monkeypatch):
     site(tmp_path, "[slurm]\npoll_floor = 0.1\n")
     model = Slurm(first=10)
-    for module in ("request", "retry"):
+    for module in ("submit_run", "retry"):
         monkeypatch.setattr(f"hpcbert.cli.{module}.run", model)
     return model
 

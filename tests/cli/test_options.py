@@ -8,7 +8,7 @@ import click
 import pytest
 
 from hpcbert.cli.options import read_options
-from hpcbert.cli.plan import render
+from hpcbert.cli.render import render
 from hpcbert.cli.submit import submit
 from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.config.options import Options, RunOptions, SlurmOptions, declared_options, option_names

@@ -17,7 +17,7 @@ import pytest
 import tomli
 
 from docs.reference import write_commands, write_examples
-from hpcbert.cli import prepare
+from hpcbert.cli import images
 from hpcbert.cli.help import walk_commands
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import Result, make_document
@@ -238,7 +238,7 @@ def test_a_key_of_a_recipe_is_on_its_page_and_the_example_there_is_valid(tmp_pat
     table = rows(read("docs/reference/json.md"), "command")
     (row,) = [row for row in table if row[0] == "`frameworks show`"]
     pytorch = recipe.load(REPOSITORY / "templates" / "pytorch")
-    assert set(codes(row[1])) == set(prepare.describe_recipe(pytorch))
+    assert set(codes(row[1])) == set(images.describe_recipe(pytorch))
 
 
 def test_tables_name_what_there_is():

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli import request
+from hpcbert.cli import submit_run
 from hpcbert.commands.submit import write_campaign
 from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
@@ -33,8 +33,8 @@ def built(build):
 @pytest.fixture
 def dry_run(monkeypatch):
     """Notes what `submit --dry-run` thinks out."""
-    dry_run = Mock(wraps=request.dry_run)
-    monkeypatch.setattr(request, "dry_run", dry_run)
+    dry_run = Mock(wraps=submit_run.dry_run)
+    monkeypatch.setattr(submit_run, "dry_run", dry_run)
     return dry_run
 
 
