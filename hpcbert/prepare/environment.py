@@ -88,7 +88,7 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
             files = dict.fromkeys(step.requirements or "the program" for step in steps)
             detail = f"would install {', '.join(files) or 'nothing'} with {python[0]}"
             return installation.part("planned", detail)
-        with make_alone(installation.directory, "virtual environment"):
+        with make_alone(installation.directory, "virtual environment", path):
             description = installation.make(*python)
             write_record(path, description)
     except IncompleteError as error:

@@ -81,17 +81,21 @@ def make_directory(path: Path) -> None:
 
 
 @contextmanager
-def make_alone(directory: Path, subject: str) -> Iterator[None]:
+def make_alone(directory: Path, subject: str, record: Path | None = None) -> Iterator[None]:
     """Lock a directory that is to be made, removed before and if it fails: nothing half stays.
 
     Args:
         subject: What it holds, for whoever makes the same at this moment.
+        record: What says that it is complete: of an earlier one, it would say so of a half.
 
     Raises:
         UsageError: Another process is making it.
     """
     make_directory(directory.parent)
     with hold_lock(directory.parent, subject, f".{directory.name}.lock"):
+        if record:
+            with translate_errors("remove", record):
+                record.unlink(missing_ok=True)
         remove_directory(directory)
         try:
             yield

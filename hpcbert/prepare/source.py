@@ -186,7 +186,7 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
         return Part("planned", f"would check out {name} in {directory}")
     url = site.settings(recipe.name).repository or recipe.source.repository
     try:
-        with make_alone(directory, "checkout"), translate_errors("write", directory):
+        with make_alone(directory, "checkout", path), translate_errors("write", directory):
             context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
             commit, digest = _fetch_program(recipe, url, directory, context)
             content = {"repository": without_user(recipe.source.repository), "commit": commit}
@@ -232,8 +232,10 @@ def _fetch_program(recipe: Recipe, url: str, directory: Path, context: Context) 
         outcome = context.run(argv, env={**context.env, **_GIT_ENV}, timeout=_GIT_TIMEOUT)
         if not outcome.ok:
             message = redact.mask_text(" ".join(outcome.stderr.split()))
-            hint = "Prepare on a host that can reach the repository, or name another with "
-            hint += f"--repository or frameworks.{recipe.name}.repository."
+            hint = "Prepare on a host that can reach the repository"
+            if "dubious ownership" in message:
+                hint = "Run the command that git names, if you trust its owner"
+            hint += f", or name another with --repository or frameworks.{recipe.name}.repository."
             raise IncompleteError(f"git {words[0]} failed: {without_user(message)}", hint=hint)
         return outcome.stdout.strip()
 

@@ -1,6 +1,7 @@
 """hpcbert prepare: real repositories, real files, a real registry; enroot is the stand-in."""
 
 import json
+import shutil
 import subprocess
 
 import h5py
@@ -12,7 +13,9 @@ from hpcbert.commands import prepare as flow
 from hpcbert.config import recipe as recipes
 from hpcbert.config import site as sites
 from hpcbert.container import reference
+from hpcbert.errors import IncompleteError
 from hpcbert.model import Shape
+from hpcbert.prepare import source
 from hpcbert.prepare.parts import Context, without_user
 from hpcbert.script import materials
 from hpcbert.script.plan import Request
@@ -169,6 +172,21 @@ def test_the_pinned_commit_is_checked_out_with_its_patches(place):
     assert place.prepares("source")["source"].status == "ready"
     (checkout / "bert" / "train.py").write_text("print(1)\n")
     assert "were changed" in place.prepares("source")["source"].detail
+
+
+def test_an_earlier_record_does_not_speak_for_a_checkout_that_is_being_made(place, monkeypatch):
+    record = materials.source_record_path(place.site, place.recipe)
+    place.prepares("source")
+    shutil.rmtree(materials.record_directory(record))
+    records = []
+
+    def fetch(*_):
+        records.append(record.exists())
+        raise IncompleteError("the network is down")
+
+    monkeypatch.setattr(source, "_fetch_program", fetch)
+    assert place.prepares("source")["source"].status == "failed"
+    assert records == [False]
 
 
 def test_what_can_not_be_checked_out_is_told_and_leaves_nothing(place):
