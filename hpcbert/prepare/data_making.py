@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcbert.campaign import store
-from hpcbert.errors import UsageError, describe_error
+from hpcbert.errors import HpcbertError, UsageError, describe_error
 from hpcbert.model import FormatName
 from hpcbert.prepare.data_formats import FORMATS, Sample, read_sample
 from hpcbert.prepare.data_samples import (
@@ -37,7 +39,7 @@ from hpcbert.prepare.data_samples import (
 from hpcbert.prepare.parts import make_alone
 from hpcbert.system import machine, workers
 from hpcbert.system.decode import IgnoreUnknown, decode
-from hpcbert.system.files import translate_errors
+from hpcbert.system.files import translate_errors, write_bytes, write_text
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
@@ -87,7 +89,7 @@ def make(plan: DataPlan) -> dict[str, Any]:
     vocabulary = read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
     paths = find_files(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
-    place = plan.directory.absolute()
+    place = plan.directory.resolve()
     _refuse_content(place)
     samples, take = _open_source(plan, paths, vocabulary)
     count = plan.files or form.most_files or min(_USUAL_FILES, samples)
@@ -97,17 +99,33 @@ def make(plan: DataPlan) -> dict[str, Any]:
         )
     unfinished = place.with_name(f".{place.name}.unfinished")
     with make_alone(unfinished, "data directory"), translate_errors("write", place):
+        _check_space(plan, unfinished.parent, samples)
         (unfinished / FOLDER).mkdir(parents=True)
-        (unfinished / VOCABULARY).write_bytes(words)
+        write_bytes(unfinished / VOCABULARY, words)
         document = _describe_plan(plan, vocabulary.size, words, paths)
         document |= _write_files(plan.form, unfinished / FOLDER, samples, take, count)
-        (unfinished / DATA).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_text(unfinished / DATA, json.dumps(document, indent=1) + "\n")
         unfinished.rename(place)
     return document
 
 
+def _check_space(plan: DataPlan, directory: Path, samples: int) -> None:
+    """Refuse to fill a file system: that hurts its other users."""
+    stream = plan.stream
+    # A masked position takes 12 bytes more, and a record's frame 256 at most.
+    token_bytes = FORMATS[plan.form].token_bytes
+    needed = samples * (token_bytes * stream.length + 12 * stream.predictions + 256)
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise HpcbertError(
+            f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
+            where=str(plan.directory),
+            hint="Free some space, or request fewer samples.",
+        )
+
+
 def _refuse_content(directory: Path) -> None:
-    """Refuse a directory that holds anything."""
+    """Refuse a directory that holds anything, or that nothing can be moved to."""
     try:
         names = {path.name for path in directory.iterdir()} if directory.exists() else set()
     except OSError as error:
@@ -115,6 +133,9 @@ def _refuse_content(directory: Path) -> None:
     if names:
         problem = "It has complete data." if DATA in names else "It is not empty."
         raise UsageError(problem, where=str(directory), hint="Name another directory.")
+    if directory.is_mount():
+        problem = "A file system is mounted there, so that no finished data can be moved there."
+        raise UsageError(problem, where=str(directory), hint="Name a directory in it.")
 
 
 def _open_source(
@@ -152,6 +173,8 @@ def _write_files(
         paths = [folder / name for name in FORMATS[form].names(number, count)]
         FORMATS[form].write(paths, read(begin, end))
         for path in paths:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
             content = {"bytes": path.stat().st_size, "sha256": sha256(path)}
             entries.append({"name": f"{FOLDER}/{path.name}", **content, "samples": end - begin})
     return {

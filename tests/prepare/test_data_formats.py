@@ -3,7 +3,9 @@
 import gzip
 import hashlib
 import json
+import pathlib
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -106,6 +108,8 @@ def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
     checked = cli.run("data", "check", place, "--json", status=0)
     assert checked.data["samples"] == 60
     assert checked.data["mean_tokens"] == pytest.approx(document["mean_tokens"])
+    most = formats.FORMATS[form].token_bytes * 32 + 12 * 5 + 256
+    assert sum(file["bytes"] for file in document["files"]) <= 60 * most
     for number in (0, 25, 59):
         shown = cli.run("data", "show", place, "--sample", number, "--json").data
         right = make_synthetic(np.array([number]), STREAM)
@@ -155,7 +159,9 @@ def test_usual_predictions_are_those_of_the_reference():
         assert parsed.predictions == usual_predictions(length)
 
 
-def test_pickles_and_texts_are_as_their_formats_say(tmp_path):
+def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
+    # RFC 3720, appendix B.4
+    assert formats.crc32c(bytes(range(32))) == 0x46DD794E
     # As GluonNLP writes samples of unequal lengths (scripts/bert/data, write_to_files_np): named,
     # and closed.
     rows = np.array([[1, 2], [3]], dtype=object)
@@ -225,6 +231,24 @@ def test_what_is_there_is_never_written_over(name, says, tmp_path):
     result = make_data(tmp_path / "x", "npz", status=2)
     assert says in result.error["message"].lower(), result
     assert sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_is_reported_before_anything_is_made(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 10))
+    result = make_data(tmp_path / "x", "npz", status=1)
+    assert "0 MiB are free" in result.error["message"]
+    assert not read_files(tmp_path)
+
+
+def test_data_are_made_behind_a_link_and_not_where_a_file_system_is_mounted(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    make_data(tmp_path / "link", "npz")
+    assert (tmp_path / "data" / "data.json").is_file()
+    (tmp_path / "mount").mkdir()
+    monkeypatch.setattr(pathlib.Path, "is_mount", lambda _: True)
+    assert "is mounted there" in make_data(tmp_path / "mount", "npz", status=2).error["message"]
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "megatron"])
