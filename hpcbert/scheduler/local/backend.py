@@ -134,12 +134,22 @@ def lock_path(environ: Mapping[str, str], allocation: str = "") -> Path:
     """Return the lock of this user on this machine, or in an allocation.
 
     In the state directory and not in XDG_RUNTIME_DIR: that one disappears with the last login,
-    while a queue runs on. The host's name is in the path because homes are shared.
+    while a queue runs on. The host's name is in the path because homes are shared. If the home is
+    read-only, the lock is in /var/tmp.
     """
     home = environ.get("HOME") or str(Path.home())
-    state = Path(environ.get("XDG_STATE_HOME") or f"{home}/.local/state")
+    state_home = environ.get("XDG_STATE_HOME")
+    state = Path(state_home or f"{home}/.local/state")
+    if not state_home and not _is_writable(state):
+        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  start_queue checks its owner
     name = f"allocation-{allocation}" if allocation else f"local-{socket.gethostname()}"
     return state / "hpcbert" / f"{name}.lock"
+
+
+def _is_writable(directory: Path) -> bool:
+    """Return whether files can be created in a directory, after it is created if need be."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return os.access(existing, os.W_OK)
 
 
 def start_queue(

@@ -239,9 +239,18 @@ def test_without_a_bash_every_repeat_fails_and_without_its_directory_the_queue_e
     assert "UNKNOWN" in vanishing.words()
 
 
-def test_a_lock_that_can_not_be_made_is_an_error(tmp_path, watched):
-    built = watched(job_id="", scheduler="local")
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, watched):
+    """Also if parts of the way exist; a directory that was named is used, or refused."""
+    built, home = watched(job_id="", scheduler="local"), tmp_path / "home"
+    environ = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "state")}
+    for folder in (home, home / ".local", home / ".local/state"):
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            assert local.lock_path({"HOME": str(home)}).is_relative_to(home)
+            patch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(tmp_path))
+            elsewhere = local.lock_path({"HOME": str(home)})
+            assert elsewhere.is_relative_to(f"/var/tmp/hpcbert-{os.geteuid()}")
+            assert local.lock_path(environ).is_relative_to(tmp_path / "state")
     (tmp_path / "state").touch()
     with pytest.raises(SchedulerError, match="Can't start the local queue"):
         local.start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)
