@@ -311,7 +311,8 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
     """Return everything that determines the throughput, for `hpcbert-config`."""
     ranks, device = trainer.ranks, trainer.device
     options = asdict(trainer.settings)
-    del options["timeout"], options["all_reduce"]
+    for name in ("master_addr", "master_port", "timeout", "all_reduce"):
+        del options[name]
     options["batch_size_per_device"] = options.pop("batch_size")
     return {
         **options,

@@ -96,10 +96,12 @@ def join_ranks(
     """
     if ranks.size == 1:
         return "none"
-    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    address = settings.master_addr or environment.get("MASTER_ADDR", "")
+    port = str(settings.master_port or environment.get("MASTER_PORT", ""))
     if not address or not port:
         raise SetupError(
-            f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT"
+            f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT or "
+            "give --master-addr and --master-port"
         )
     # PyTorch's build for ROCm calls AMD's GPUs "cuda" and RCCL "nccl".
     backend = "nccl" if device.type == "cuda" else "gloo"

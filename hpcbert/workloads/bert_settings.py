@@ -105,6 +105,8 @@ class Settings:
         "default", "of torch.compile; reduce-overhead: CUDA graphs", choices=tuple(MODES)
     )
     threads: int = _option(0, "CPU threads a rank; 0: torch's choice")
+    master_addr: str = _option("", "host of rank 0, instead of MASTER_ADDR")
+    master_port: int = _option(0, "port of rank 0, instead of MASTER_PORT", 0, 65535)
     timeout: float = _option(600.0, "seconds to wait for another rank", 1)
     all_reduce: int = _option(0, "MiB; only measure an all-reduce of so much; 0: train", 0, 4096)
 
