@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
 import shlex
 import socket
@@ -18,16 +19,31 @@ MUNGE_USER = "munge"
 DATABASE_USER = "mysql"
 # Slurm's plugins, below the root.
 PLUGINS = "usr/lib/*/slurm-wlm/*.so"
+# A release of Slurm: year and month. The files are for 22.05 and later. Older releases lack the key
+# of cgroup.conf, and before 21.08 AccountingStoreFlags has another name (slurm.conf(5)).
+Release = tuple[int, int]
+_RELEASE: Release = (22, 5)
+_STORE_FLAGS: Release = (21, 8)
+_STORE_COMMENT = "AccountingStoreJobComment=YES"
+_VERSION = re.compile(r"^slurm\S* (\d+)\.(\d+)", re.MULTILINE)
 # The plugin for PMIx; Debian unstable's Slurm 26.05 lacks it.
 PMIX = "mpi_pmix"
+
+
+def read_release(text: str) -> Release:
+    """Read the output of `slurmctld -V`; without a version, it is the one of the files."""
+    match = _VERSION.search(text)
+    return (int(match[1]), int(match[2])) if match else _RELEASE
 
 
 def _fill_template(name: str, /, **values: object) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**values)
 
 
-def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) -> str:
-    """Return slurm.conf (slurm.conf(5), since 22.05); `host` is this machine's short name."""
+def slurm_conf(
+    plan: LabPlan, network: Network, layout: Layout, *, host: str, release: Release = _RELEASE
+) -> str:
+    """Return slurm.conf (slurm.conf(5) of Slurm 22.05); `host` is this machine's short name."""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={name} NodeAddr={network.address(name)}"
         f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{gres and ' Gres='}{gres} State=UNKNOWN"
@@ -48,7 +64,7 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
         run=layout.run,
         slurmd_timeout=plan.slurmd_timeout,
         memory_per_cpu=_MEMORY_MB // plan.cpus,
-        accounting=_accounting(plan, network, layout),
+        accounting=_accounting(plan, network, layout, release),
         plugins="JobSubmitPlugins=lua\n" if plan.job_submit else "",
         nodes=nodes,
     )
@@ -92,6 +108,11 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
 # nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
 # where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
+
+
+def cgroup_conf(release: Release) -> str:
+    """Return cgroup.conf; before 22.05, slurmd has only that plugin, and refuses its name."""
+    return CGROUP_CONF if release >= _RELEASE else ""
 
 
 def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
@@ -145,7 +166,7 @@ def env_sh(layout: Layout, programs: Path | None = None) -> str:
 _MEMORY_MB = 256000
 
 
-def _accounting(plan: LabPlan, network: Network, layout: Layout) -> str:
+def _accounting(plan: LabPlan, network: Network, layout: Layout, release: Release) -> str:
     if not plan.accounting:
         return "AccountingStorageType=accounting_storage/none"
     return (
@@ -156,7 +177,7 @@ def _accounting(plan: LabPlan, network: Network, layout: Layout) -> str:
         # here.
         f"AccountingStoragePass={layout.munge_socket}\n"
         "AccountingStorageTRES=gres/gpu\n"
-        "AccountingStoreFlags=job_comment"
+        + ("AccountingStoreFlags=job_comment" if release >= _STORE_FLAGS else _STORE_COMMENT)
     )
 
 
@@ -189,15 +210,15 @@ def make_directories(lab: Lab) -> None:
         _make_directory(entrance, owner=DATABASE_USER, group=SLURM_USER, mode=0o750)
 
 
-def write_files(lab: Lab) -> None:
-    """Write all files that the daemons and users of a lab read."""
+def write_files(lab: Lab, release: Release = _RELEASE) -> None:
+    """Write all files that the daemons and users of a lab read, for a release of Slurm."""
     layout, plan, network = lab.layout, lab.plan, lab.network
     host = socket.gethostname().partition(".")[0]
     _write_file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
-    conf = slurm_conf(plan, network, layout, host=host)
+    conf = slurm_conf(plan, network, layout, host=host, release=release)
     _write_file(layout.slurm_conf, conf)
     _write_file(layout.etc / "gres.conf", gres_conf(plan, layout))
-    _write_file(layout.etc / "cgroup.conf", CGROUP_CONF)
+    _write_file(layout.etc / "cgroup.conf", cgroup_conf(release))
     _write_file(layout.hosts, hosts_file(plan, network, host=host))
     mpi = "pmix" if has_pmix() and PMIX not in plan.lacks else ""
     _write_file(layout.site, site_toml(plan, layout, mpi=mpi))

@@ -29,6 +29,7 @@ from hpcbert.lab.files import (
     find_plugins,
     make_directories,
     make_gpus,
+    read_release,
     write_files,
 )
 from hpcbert.lab.record import (
@@ -266,7 +267,8 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     daemons.start_switch(journal, run)
     lab = daemons.reserve_slot(journal, run)
     plan, env = lab.plan, lab.daemon_environment
-    write_files(lab)
+    version = run(["slurmctld", "-V"], env={"PATH": SEARCH_PATH})
+    write_files(lab, read_release(version.stdout))
     make_gpus(lab)
     if plan.accounting:
         report("starting MariaDB")

@@ -1,10 +1,13 @@
-"""The files of a lab's Slurm, for each kind of node."""
+"""The files of a lab's Slurm, for each release and kind of node."""
 
 from pathlib import Path
+
+import pytest
 
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
 from hpcbert.lab.record import LabPlan, Layout, Network
+from tests.kit.cases import cases
 
 LAYOUT = Layout(Path("/srv/lab"))
 NETWORK = Network(7)
@@ -66,3 +69,13 @@ def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path):
         assert (site.name, site.runs, site.sources) == ("lab2", "/srv/lab/runs", "/srv/lab/sources")
         assert (site.slurm.mpi, site.slurm.exclusive) == ("pmix", False)
         assert site.container.images == "/srv/lab/images"
+
+
+@pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
+@cases
+def test_an_older_slurm_gets_the_keys_that_it_knows(version, stored, cgroup):
+    """slurmd 20.11 ends with a parse error in cgroup.conf, slurmctld with one in slurm.conf."""
+    release = files.read_release(f"{version}\n")
+    text = files.slurm_conf(LabPlan(), NETWORK, LAYOUT, host="head", release=release)
+    assert [line for line in text.splitlines() if line.startswith("AccountingStore")] == [stored]
+    assert files.cgroup_conf(release) == cgroup
