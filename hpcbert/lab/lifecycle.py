@@ -36,6 +36,7 @@ from hpcbert.lab.record import (
     MARK,
     RECORD,
     SEARCH_PATH,
+    UNFINISHED,
     Journal,
     Lab,
     LabPlan,
@@ -323,7 +324,7 @@ def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
             where=str(directory),
             hint=_removal_hint(directory),
         )
-    if any(directory.iterdir()):
+    if any(not path.match(UNFINISHED) for path in directory.iterdir()):
         raise UsageError(
             "The directory is not empty.",
             where=str(directory),
@@ -434,6 +435,9 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
     with lock_lab(directory):
         lab = load(directory)
         if lab is None:
+            # An `up` may have been killed while it wrote its first record.
+            if _remove_unfinished(directory):
+                _remove_if_empty(directory)
             return Removal()
         ended, remainder = _end_all(lab, report)
         remainder += daemons.remove_uplink(lab, run) + remove_user(lab, run)
@@ -486,11 +490,20 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
     if complaints:
         return tuple(complaints)
     record.unlink(missing_ok=True)
+    _remove_unfinished(lab.directory)
     for directory in reversed(lab.created):
         _remove_if_empty(directory)
     if lab.directory in lab.created and lab.directory.exists():
         return (f"{lab.directory}: it holds files of others",)
     return ()
+
+
+def _remove_unfinished(directory: Path) -> bool:
+    """Remove what killed processes left of records, and return whether there was anything."""
+    unfinished = tuple(directory.glob(UNFINISHED))
+    for path in unfinished:
+        path.unlink(missing_ok=True)
+    return bool(unfinished)
 
 
 def _remove_if_empty(directory: Path) -> None:

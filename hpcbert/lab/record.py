@@ -223,6 +223,7 @@ def command(word: str, directory: Path) -> str:
 # --- The record ----------------------------------------------------------------------------------
 
 RECORD = "lab.json"
+UNFINISHED = f".{RECORD}.*"
 MARK = "HPCBERT_LAB_ID"
 SWITCH = "switch"
 LOCK_PATIENCE = 5.0

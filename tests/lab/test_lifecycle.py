@@ -217,6 +217,10 @@ def test_down_where_no_lab_lives_touches_no_process(slurm_packages, tmp_path):
     assert f"hpcbert lab up --directory {tmp_path}" in caught.value.hint
     directory = tmp_path / "lab"
     directory.mkdir()
+    (directory / ".lab.json.x7").write_text('{"sch')  # an `up` that never wrote its record
+    assert down(directory).remains == ()
+    assert not directory.exists()
+    directory.mkdir()
     plan, ourselves = LabPlan(directory=directory), identify(os.getpid())
     daemons = {"n1": ourselves}
     Journal(Lab(plan, "ab12cd34ef", "another boot", directory, (directory,), daemons=daemons))
