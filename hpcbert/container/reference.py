@@ -36,8 +36,9 @@ _FORMS = {
     # The host before a slash has a dot or a port, or is this machine: otherwise it is a folder of
     # the hub.
     "docker": re.compile(
-        rf"((?P<user>{_USER})@)??"
-        rf"((?P<registry>{_REGISTRY})#|(?P<host>(?=[^/]*[.:]|localhost/){_REGISTRY})/)?"
+        rf"((?P<user>{_USER})@(?!sha256:))??"
+        rf"((?P<registry>{_REGISTRY})#|(?P<host>(?=[^/]*[.:]|localhost/){_REGISTRY})/"
+        r"|(?![^/]*[.:][^/]*/|localhost/))"
         rf"(?P<name>{_NAME}){_TAG}{_DIGEST}"
     ),
     "oras": re.compile(
