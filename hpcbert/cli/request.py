@@ -154,6 +154,8 @@ def _refuse_unused_options(options: Options) -> None:
             refuse_typed(("nodes", "gpus_per_node"), "with --shapes")
     if options.accumulation is not None and is_typed("accumulation"):
         refuse_typed(("global_batch_size",), "with --accumulation, of which it follows")
+    if options.concurrent_points and options.stop_on_failure:
+        refuse_typed(("stop_on_failure",), "with --concurrent-points")
     for program, arguments in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if problem := slurm_arguments.explain_refusal(program, arguments):
             option = f"--{program}-arg"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from hpcbert.config import site
 from hpcbert.config.options import AUTO_REPEATS, SCALING, RunOptions, SlurmOptions, option_names
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import LARGEST_WORDS, PRECISIONS, OptionValue, Shape, parse_precision
 from hpcbert.system.decode import GIVEN, EncodedAs, Filled, Invalid, Range, decode, did_you_mean
 
@@ -246,6 +246,10 @@ class CampaignFile(Selection, RunOptions):
         if self.accumulation and self.global_batch_size:
             message = "follows from accumulation: set only one of them"
             raise Invalid(message, key="global_batch_size")
+        if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
+            raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
+        if self.stop_on_failure and self.concurrent_points:
+            raise Invalid("has no effect with concurrent_points", key="stop_on_failure")
         for key in ("max_repeats", "precision_of_median"):
             if getattr(self, key) is not None and self.repeats != AUTO_REPEATS:
                 raise Invalid(f'has no effect without repeats = "{AUTO_REPEATS}"', key=key)
@@ -271,10 +275,25 @@ def read(path: Path) -> CampaignFile:
 
     Raises:
         ConfigError: The file is missing or wrong; the message names file and key.
+        Refusals: Several of its keys are wrong.
     """
+    values = read_toml(path)
     try:
-        return decode(CampaignFile, read_toml(path), file=str(path), where=str(path))
-    except ConfigError as error:
-        if error.message.partition(" is not known")[0] in option_names(SlurmOptions):
-            raise error.with_hint("It is a key of the table [slurm].") from None
-        raise
+        return decode(CampaignFile, values, file=str(path), where=str(path))
+    except ConfigError as first_error:
+        errors = [first_error]
+    for key, value in values.items():
+        try:
+            decode(CampaignFile, {key: value}, file=str(path))
+        except ConfigError as error:  # noqa: PERF203
+            # An error because of other, absent keys is not this key's.
+            errors += [error] if error.message.startswith(key) else []
+    distinct = [_explain_key(error) for error in {str(error): error for error in errors}.values()]
+    raise distinct[0] if len(distinct) == 1 else Refusals(distinct)
+
+
+def _explain_key(error: ConfigError) -> ConfigError:
+    if error.message.partition(" is not known")[0] in option_names(SlurmOptions):
+        hint = "It is a key of the table [slurm]."
+        return ConfigError(error.message, where=error.where, hint=hint)
+    return error

@@ -6,7 +6,7 @@ import pytest
 
 from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import AxisValues
-from hpcbert.errors import ConfigError
+from hpcbert.errors import ConfigError, Refusals
 from hpcbert.model import Shape
 from tests.kit.cases import cases, read_constant
 
@@ -33,6 +33,15 @@ def test_what_it_may_not_say_is_named_with_its_place(text, message, hint, tmp_pa
     assert refusal.value.where == str(tmp_path / "campaign.toml")
     assert message in refusal.value.message
     assert (hint or "") in refusal.value.hint
+
+
+def test_all_keys_that_are_wrong_are_named_at_once(tmp_path):
+    text = "framewrks = 'x'\nshapes = ['1n1g', '4x8']\nrepeats = 0\nmodels = 'bert-tiny'"
+    with pytest.raises(Refusals) as refusal:
+        read(tmp_path, text)
+    messages = sorted(error.message for error in refusal.value.each)
+    words = ("framewrks is not known", "repeats must be at", "'4x8', which is not a shape")
+    assert [word in message for word, message in zip(words, messages, strict=True)] == [True] * 3
 
 
 def test_a_file_of_another_schema_is_refused(tmp_path):
