@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +19,7 @@ from hpcbert.commands import audit as flow
 from hpcbert.commands.audit import Audit
 from hpcbert.commands.collect import ask_scheduler
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.model import Run
+from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
 from hpcbert.results.grid import format_number
 from hpcbert.results.wording import sanitize, table_title
@@ -65,7 +67,14 @@ def audit(
             f"--expect: '{expect}' can't identify a seal.",
             hint="Give at least the first 8 of its 64 hexadecimal digits, which audit prints.",
         )
-    opened_campaigns = open_named(campaigns, find_runs(runs, site_file))
+    # Directories need no site.
+    if campaigns and all(
+        os.sep in name and (Path(name) / MANIFEST).is_file() for name in campaigns
+    ):
+        paths = [Path(name).absolute() for name in campaigns]
+        opened_campaigns = tuple(OpenedCampaign(path, path) for path in paths)
+    else:
+        opened_campaigns = open_named(campaigns, find_runs(runs, site_file))
     count, option = len(opened_campaigns), "--expect" if expect else "--accept"
     if count > 1 and (expect or accept is not None):
         hint = "Name one by its id: hpcbert list"

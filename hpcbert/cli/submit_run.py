@@ -200,11 +200,7 @@ def _make_result(
     for _, campaign in submitted:
         for array in campaign.arrays:
             if array.state == "submitted" and array.is_unconfirmed:
-                doubts.append(
-                    f"sbatch printed {array.job_id} for {array.name!r} in {array.workdir}, but "
-                    "Slurm does not confirm that. hpcbert follows it as this array's job; its "
-                    f"start will settle it: hpcbert monitor {campaign.id}"
-                )
+                doubts.append(_format_doubt(campaign, array))
             # A site's plugin may change a job's settings.
             changes += [
                 f"Job {array.job_id} has {setting}={actual}, but {requested or 'none'} was "
@@ -213,6 +209,20 @@ def _make_result(
             ]
     warnings = (*warnings, *doubts, *changes)
     return Result(_campaigns_data(submitted), "\n".join(lines), warnings=warnings)
+
+
+def _format_doubt(campaign: Campaign, array: Array) -> str:
+    """Return a warning that the controller does not confirm the job id of an array."""
+    shown = "Slurm does not show that job yet"
+    if array.is_doubtful:
+        actual = {setting: value for setting, _, value in array.changed}
+        workdir = actual.get("WorkDir", array.workdir)
+        shown = f"Slurm shows it as {actual['JobName']!r} in {workdir}"
+    return (
+        f"sbatch printed {array.job_id} for {array.name!r} in {array.workdir}, but {shown}. "
+        "hpcbert follows it as this array's job; its start will settle it: "
+        f"hpcbert monitor {campaign.id}"
+    )
 
 
 def _format_campaign(campaign: Campaign) -> list[str]:

@@ -91,7 +91,10 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished, t
     assert collect(finished).warnings == ()
     assert (finished.directory / RECORD).read_bytes() == before
     copy = shutil.copytree(finished.directory, tmp_path / "copy")
-    assert audit(campaigns.Built(copy, finished.campaign)).data["status"] == "intact"
+    # A directory needs no site, whatever it says.
+    (tmp_path / "site.toml").write_text("schema = 99\n")
+    broken = ("--site", tmp_path / "site.toml")
+    assert audit(campaigns.Built(copy, finished.campaign), *broken).data["status"] == "intact"
 
 
 @cases
