@@ -23,6 +23,8 @@ from hpcbert.system.decode import did_you_mean
 # More are a typing error: as many as a point can have repeats.
 MOST_POINTS = 10_000
 _FRAMEWORKS_HINT = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
+# Values that leave the choice to the recipe.
+_UNSET = {"models": "", "precisions": "", "batch_sizes": 0, "shapes": Shape(1, 1)}
 _NAMED_AXES = ("options", "env")
 
 
@@ -116,17 +118,14 @@ def list_plans(
     all_values = []
     for cell in cells:
         values = cell.values
-        cell_plan = error = None
-        try:
-            cell_plan = _plan_cell(values, base, find_recipe)
+        cell_plan, faults = _plan_or_explain(values, base, find_recipe)
+        if cell_plan:
             values = _complete_values(values, cell_plan)
-        except UsageError as refusal:
-            error = _locate_error(refusal, cell, where)
         all_values.append(values)
         if any(_is_excluded(exclusion, values) for exclusion in selection.exclude):
             continue
         plans += [cell_plan] if cell_plan else []
-        errors += [error] if error else []
+        errors += [_locate_error(fault, cell, where) for fault in faults]
     errors += _check_exclusions(selection, all_values, where)
     if not plans and not errors:
         errors.append(ConfigError("exclude leaves nothing to measure.", where=where))
@@ -134,6 +133,29 @@ def list_plans(
     if errors:
         raise errors[0] if len(errors) == 1 else Refusals(errors)
     return tuple(_group_plans(plans))
+
+
+def _plan_or_explain(
+    values: Mapping[str, Any], base: Request, find_recipe: Callable[[str], tuple[Recipe, Site]]
+) -> tuple[MeasurementPlan | None, list[UsageError]]:
+    """Return the plan of a cell; else all errors of it, found by leaving out what is wrong."""
+    try:
+        return _plan_cell(values, base, find_recipe), []
+    except UnfitError as error:
+        reduced_values = _unset_value(values, error.key)
+        if reduced_values == values:
+            return None, [error]
+        _, further_errors = _plan_or_explain(reduced_values, base, find_recipe)
+        return None, [error, *further_errors]
+    except UsageError as error:
+        return None, [error]
+
+
+def _unset_value(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    kind, _, name = key.partition(".")
+    if name:
+        return {**values, kind: {n: value for n, value in values[kind].items() if n != name}}
+    return {**values, kind: _UNSET[kind]} if kind in _UNSET else values
 
 
 def _plan_cell(
