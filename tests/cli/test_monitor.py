@@ -48,7 +48,7 @@ def test_piped_each_change_is_a_line_and_a_limit_has_its_remedy(hpcbert, slurm, 
     lines = result.stdout.splitlines()
     assert re.findall(r"\d/2  [A-Z_]+", "\n".join(lines[:5])) == CHANGES
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])
-    assert "limit on GPUs" in lines[1]
+    assert "limit on GPUs over all its jobs" in lines[1]
     assert "submit again with fewer --nodes or --gpus-per-node" in lines[1]
     assert "n[1-2]  (failed, exit status 3)  [sacct]" in lines[4]
     assert lines[5:] == [
