@@ -42,7 +42,7 @@ def row(numbers: list[float]) -> Row:
         Run(place, 0, number, True, (), "-", "none", "")
         for place, number in enumerate(numbers, start=1)
     )
-    (table,) = tabulate([Measured(GROUP, Shape(1, 1), len(runs), runs)])
+    (table,) = tabulate([Measured(GROUP, Shape(1, 1), len(runs), runs=runs)])
     return table.rows[0]
 
 
