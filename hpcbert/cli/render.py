@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -106,12 +107,20 @@ def _check_folder(folder: Path) -> Result:
     digests = [(name, store.hash_file(source)) for name, source in sources.items()]
     scripts_folder = folder / store.SCRIPTS_FOLDER
     faulty_files = tuple(store.compare_library(scripts_folder, digests))
-    hint = "Render the folder again with the command in each header, and look at the differences."
     errors = []
     if differences:
         message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
+        hint = "Render them again with the command in each header, and look at the differences."
         errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
-    errors += _list_library_errors(scripts_folder, faulty_files, hint)
+    has_links = scripts_folder.is_dir() and any(map(Path.is_symlink, scripts_folder.iterdir()))
+    for name, state in faulty_files:
+        path, command = scripts_folder / name, ["rm", str(scripts_folder / name)]
+        if source := sources.get(name):
+            target = os.path.relpath(source, scripts_folder.resolve())
+            link = ["ln", "-sf", target, str(path)]
+            command = link if has_links else ["cp", str(source), str(path)]
+        hint = shlex.join(command)
+        errors.append(CheckError(f"The file is {state}.", where=str(path), hint=hint))
     counts = {"scripts": len(paths), "different": len(differences), "files": len(sources)}
     return _make_result(counts, faulty_files, errors, differences)
 
@@ -129,17 +138,11 @@ def _check_campaign(directory: Path) -> Result:
     faulty_files = tuple(store.compare_library(folder, campaign.library))
     counts = {"scripts": len(campaign.arrays), "different": len(errors)}
     counts["files"] = len(campaign.library)
-    errors += _list_library_errors(folder, faulty_files, hint)
-    return _make_result(counts, faulty_files, errors)
-
-
-def _list_library_errors(
-    folder: Path, faulty_files: Sequence[store.LibraryFile], hint: str
-) -> list[CheckError]:
-    return [
+    errors += [
         CheckError(f"The file is {state}.", where=str(folder / name), hint=hint)
         for name, state in faulty_files
     ]
+    return _make_result(counts, faulty_files, errors)
 
 
 def _make_result(
