@@ -309,8 +309,13 @@ def _make_node_view(acceptance: Acceptance, verdicts: Sequence[dict[str, Any]]) 
     if level:
         legend = (
             "Where no node is slower than its like, a point has a node that is named all the same "
-            f"in at most {level:.2%} of the cases."
+            f"in at most {level:.2%} of the cases"
         )
+        if loss := max(entry.detectable or 0 for _, entry in acceptance.nodes):
+            legend += (
+                f"; a node that loses {loss:.0%} is named in {POWER:.0%}, at these runs' spread"
+            )
+        legend += "."
     return TableView(
         heading=("Nodes",),
         grid=Grid("nodes", "Nodes", _NODE_COLUMNS, rows),
