@@ -16,7 +16,7 @@ from hpcbert.config.campaignfile import Axes, AxisValues, Exclusion, Selection
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, Refusals, UsageError
-from hpcbert.model import Point, Shape
+from hpcbert.model import PRECISIONS, Point, Shape
 from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, UnfitError, list_shapes, plan
 from hpcbert.system.decode import did_you_mean
 
@@ -252,6 +252,8 @@ def _report_unused(selection: Selection, cells: Sequence[Cell], where: str) -> I
             if entry in axes.batch_sizes and word in {"", *frameworks}:
                 word, choices = entry.name, precisions
             if word and word not in choices:
+                if entry in axes.batch_sizes:
+                    choices = {*choices, *PRECISIONS}
                 message = f"{entry.key} belongs to {word}, which is not measured."
                 yield kind(message, where=where, hint=did_you_mean(word, choices))
 
