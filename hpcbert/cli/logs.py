@@ -133,9 +133,11 @@ def _select_repeats(
     if selected_repeats:
         return selected_repeats
     keys = dict.fromkeys(array.point.key for campaign in campaigns for array in campaign.measured)
+    if point and point not in keys:
+        raise UsageError(f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys))
     last = max(campaign.protocol.repeats for campaign in campaigns)
-    message = f"There is no such repeat. Those of each point are numbered from 1 to {last}."
-    raise UsageError(message, hint=did_you_mean(point, keys))
+    hint = f"Repeats are numbered from 1 to {last}."
+    raise UsageError("The campaign has no such repeat.", hint=hint)
 
 
 def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:

@@ -408,12 +408,14 @@ def main() -> None:
 
 def exit_on_error(error: BaseException) -> NoReturn:
     """Leave because of an exception; honour --json, and a reader that closed the pipe."""
-    from hpcbert.cli.output import Result, convert_error, exit_with_result
+    from hpcbert.cli.output import Result, convert_error, exit_unwritten, exit_with_result
 
     as_json = "--json" in sys.argv
     if isinstance(error, BrokenPipeError):
         streams.discard_buffer(sys.stdout)
         raise SystemExit(0)
+    if isinstance(error, OSError) and error is getattr(sys.stdout, "failure", None):
+        exit_unwritten(error)
     command_name = next((word for word in sys.argv[1:] if word in COMMANDS), "")
     if context := getattr(error, "ctx", None):
         command_name = str(context.command_path).partition(" ")[2]

@@ -256,7 +256,9 @@ def run_command(command: str, body: Callable[[], Result], *, as_json: bool) -> N
         result = body()
     except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
         raise
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it becomes a message
+    except (Exception, KeyboardInterrupt) as error:
+        if error is getattr(sys.stdout, "failure", None):
+            raise
         result = Result(
             errors=error.each if isinstance(error, Refusals) else (convert_error(error),)
         )
@@ -275,14 +277,19 @@ def exit_with_result(command: str, result: Result, *, as_json: bool) -> NoReturn
     except BrokenPipeError:
         streams.discard_buffer(sys.stdout)
     except OSError as error:
-        streams.discard_buffer(sys.stdout)
         # A document would have held these.
         for hpcbert_error in result.errors if as_json else ():
             print_error(hpcbert_error)
-        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
-        print_error(HpcbertError(f"Can't write to stdout: {reason}."))
-        code = code or HpcbertError.exit_code
+        exit_unwritten(error, code)
     raise SystemExit(code)
+
+
+def exit_unwritten(error: OSError, code: int = 0) -> NoReturn:
+    """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1."""
+    streams.discard_buffer(sys.stdout)
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+    print_error(HpcbertError(f"Can't write to stdout: {reason}."))
+    raise SystemExit(code or HpcbertError.exit_code)
 
 
 def returns_result(body: Callable[..., Result]) -> Callable[..., None]:

@@ -13,7 +13,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import IO, TextIO, TypeVar, cast
@@ -61,6 +61,7 @@ class Stream(io.TextIOWrapper):
 
     Attributes:
         plain: Whether it writes ASCII only.
+        failure: The system's last error on writing.
     """
 
     def __init__(self, stream: TextIO, *, quiet: bool) -> None:
@@ -74,18 +75,28 @@ class Stream(io.TextIOWrapper):
         )
         # Without a reference to it, it would close the file.
         self._replaced = stream
-        self._ignored = (OSError,) if quiet else ()
+        self._quiet = quiet
+        self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
         """Write a text, and return how many characters were written."""
-        with contextlib.suppress(*self._ignored):
+        with self._noting():
             super().write(to_ascii(text) if self.plain else text)
         return len(text)
 
     def flush(self) -> None:
         """Write out the buffer."""
-        with contextlib.suppress(*self._ignored):
+        with self._noting():
             super().flush()
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            if not self._quiet:
+                raise
 
 
 def replace_streams() -> None:
@@ -202,15 +213,13 @@ def format_progress(activity: str, count: int, total: int, elapsed: float) -> st
     """Return `reading logs 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
 
     Args:
-        total: The number of all; 0 if nobody knows.
         elapsed: Seconds since the beginning.
     """
-    place = f"{activity} {count:,}/{total:,}" if total else f"{activity} {count:,}"
+    place = f"{activity} {count:,}/{total:,}"
     if not count:
         return f"{place}, {elapsed:.0f} s"
     rate = count / elapsed
-    end = f"{(total - count) / rate:.0f} s left" if total else f"{elapsed:.0f} s"
-    return f"{place}, {rate:,.3g}/s, {end}"
+    return f"{place}, {rate:,.3g}/s, {(total - count) / rate:.0f} s left"
 
 
 def shows_progress(body: Callable[..., R]) -> Callable[..., R]:

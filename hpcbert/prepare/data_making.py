@@ -261,7 +261,11 @@ def read_document(path: Path) -> DataDocument:
     Raises:
         UsageError: It is missing, damaged or has another version.
     """
-    return decode(DataDocument, store.read_json(path), file=str(path))
+    try:
+        document = store.read_json(path)
+    except UsageError as error:
+        raise error.with_hint("hpcbert data make writes it last: run that again.") from error
+    return decode(DataDocument, document, file=str(path))
 
 
 # --- Checking and showing -------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import (
     DEVICES,
     LARGEST_WORDS,
+    PRECISIONS,
     Device,
     OptionValue,
     Point,
@@ -225,7 +226,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 
     def point(cell: RequestCell) -> Point:
         precision = cell.precision or precisions[0]
-        _check_choice("precision", precision, precisions)
+        _check_precision(recipe, precision, precisions)
         size = cell.batch_size or sizes.get(precision, 1)
         return Point(
             framework=recipe.name,
@@ -244,6 +245,14 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 
     points = tuple(dict.fromkeys(map(point, cells)))
     return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
+
+
+def _check_precision(recipe: Recipe, precision: str, precisions: tuple[str, ...]) -> None:
+    if precision in PRECISIONS and precision not in precisions:
+        message = f"{recipe.name} does not run {precision} here; it runs {', '.join(precisions)}."
+        hint = "hpcbert frameworks list shows what others run."
+        raise UnfitError(message, hint, key="precisions")
+    _check_choice("precision", precision, precisions)
 
 
 def _set_compiler(recipe: Recipe, request: Request) -> Request:

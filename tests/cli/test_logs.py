@@ -34,7 +34,7 @@ def test_the_newest_log_is_printed_and_a_script_s_output_comes_after(build, empt
     assert run("logs", "--repeat", "1", "--path").stdout == f"{again}\n", "the newest attempt's"
     for words, part in (
         (("--point", "bert-tiny_1n1g_fp32_b5"), "Did you mean bert-tiny_1n1g_fp32_b4?"),
-        (("--repeat", "9"), "are numbered from 1 to 2."),
+        (("--repeat", "9"), "Repeats are numbered from 1 to 2."),
         (("nosuch",), "There is no campaign"),
     ):
         assert part in run("logs", *words, status=2).stderr
