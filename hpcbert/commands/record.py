@@ -323,10 +323,13 @@ def find_submissions(paths: Iterable[Path]) -> list[Path]:
 def _read_system(folder: Path) -> dict[str, Any]:
     path = folder.parents[2] / "systems" / f"{folder.parent.name}.json"
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError, TypeError) as error:
+        system = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
         message = f"The system's description can't be read: {describe_error(error)}."
         raise UsageError(message, where=str(path)) from error
+    if not isinstance(system, dict):
+        raise UsageError("The system's description is not a JSON object.", where=str(path))
+    return system
 
 
 def _complete(folder: Path, table: PublishedTable, user_places: Places) -> PublishedTable:
