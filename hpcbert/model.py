@@ -428,6 +428,8 @@ class Material(IgnoreUnknown):
 # The file that makes a directory a campaign, and the suffix of archives.
 MANIFEST = "manifest.json"
 ARCHIVE = ".zip"
+# How the name of a campaign begins while it is removed; it is none any more.
+REMOVED = ".hpcbert-removed-"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import HpcbertError, Interruption, SchedulerError, UsageError, join_names
-from hpcbert.model import Campaign
+from hpcbert.model import REMOVED, Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, Pace, SchedulerContext, Target
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
@@ -283,7 +283,7 @@ def _delete(directory: Path) -> None:
     Raises:
         HpcbertError: The file system refused.
     """
-    folder = directory.with_name(f".hpcbert-removed-{secrets.token_hex(6)}")
+    folder = directory.with_name(f"{REMOVED}{secrets.token_hex(6)}")
     with translate_errors("remove", directory, hint="None of its files were removed."):
         directory.rename(folder)
     hint = "The folder is not a campaign any more. Remove it yourself."

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.lines import SUFFIXES
-from hpcbert.model import ARCHIVE, MANIFEST, PRECISIONS
+from hpcbert.model import ARCHIVE, MANIFEST, PRECISIONS, REMOVED
 from hpcbert.system.decode import did_you_mean
 
 _PACKED_END = re.compile(rf"\.(?:{'|'.join(SUFFIXES)})$")
@@ -374,7 +374,9 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[Path]:
             children.clear()
             yield Path(folder, MANIFEST)
             continue
-        children.sort(key=natural_key)
+        children[:] = sorted(
+            (name for name in children if not name.startswith(REMOVED)), key=natural_key
+        )
         yield from (Path(folder, file) for file in sorted(files, key=natural_key))
 
 

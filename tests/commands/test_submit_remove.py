@@ -7,6 +7,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands import submit
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.logs.layout import discover
 from hpcbert.system import files
 from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import read_constant
@@ -100,7 +101,8 @@ def test_a_link_and_what_somebody_works_on_and_what_is_not_a_campaign_is_refused
 
 def test_who_is_killed_halfway_leaves_no_campaign(build, monkeypatch):
     def kill(path):
-        (path / "logs").rmdir()
+        (path / "manifest.json").unlink()
+        (path / "bert_b32_fp32_1.log").touch()
         raise KeyboardInterrupt
 
     built = build("1n1g")
@@ -109,6 +111,8 @@ def test_who_is_killed_halfway_leaves_no_campaign(build, monkeypatch):
         remove([built.directory])
     runs = built.directory.parent
     assert store.find_all_campaigns(runs) == ()
+    with pytest.raises(UsageError, match="No log"):
+        discover([runs])
     assert [path.name.partition("removed")[0] for path in runs.iterdir()] == [".hpcbert-"]
 
 
