@@ -253,10 +253,6 @@ class CampaignFile(Selection, RunOptions):
         for key in ("max_repeats", "precision_of_median"):
             if getattr(self, key) is not None and self.repeats != AUTO_REPEATS:
                 raise Invalid(f'has no effect without repeats = "{AUTO_REPEATS}"', key=key)
-        if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
-            raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
-        if self.stop_on_failure and self.concurrent_points:
-            raise Invalid("has no effect with concurrent_points", key="stop_on_failure")
         has_curve = any(SCALING in axes.shapes for axes in (self, *self.include))
         for key in ("nodes", "gpus_per_node"):
             if getattr(self, key) and self.shapes and not has_curve:
