@@ -34,7 +34,7 @@ from hpcbert.logs.scan import (
     Reading,
     find_frameworks,
     find_obstacle,
-    find_record,
+    find_places,
     read,
     read_to_end,
 )
@@ -475,7 +475,8 @@ class LogReader:
         if self.window.skip is None:
             # With the facts of the log, by which counts of tokens are iterations.
             setting = self.read_by(logs[0], Choice(rule, self.window)).setting
-            skip = find_record(logs[0].path, rule.record, setting)
+            places = find_places(logs[0].path, rule.record, setting)[:-1]
+            skip = next((place for place in places if place >= setting.skip), setting.skip)
             if skip != setting.skip:
                 yield Window(skip, END)
 
@@ -534,6 +535,20 @@ class LogReader:
             return None
         return next((window for window in codes if "incomplete" in codes[window]), None)
 
+    def suggest(self, log: LogFile) -> tuple[dict[str, list[int]], list[Choice]]:
+        """Return the iterations at each kind of record of a log, and ways to read it by a number.
+
+        Rules with a caution are no way, unless other rules check it.
+        """
+        grammar, setting = self.recognise(log).grammar, self.read_by(log, self.choice(log)).setting
+        places = {record.name: find_places(log.path, record, setting) for record in grammar.records}
+        choices = []
+        for rule in grammar.rules:
+            window = _fit_window(rule, places[rule.record.name], setting.skip)
+            if window and (rule.cross_check or not rule.caution):
+                choices.append(Choice(rule, window))
+        return places, [choice for choice in choices if self.read_by(log, choice).throughput]
+
     # --- Its number -------------------------------------------------------------------------------
 
     def setting(self, log: LogFile, window: Window) -> Setting:
@@ -575,6 +590,18 @@ class LogReader:
         if not detail:
             return reading
         return reading._replace(throughput=None, reasons=(Reason("incomplete", detail),))
+
+
+def _fit_window(rule: Rule, places: Sequence[int], skip: int) -> Window | None:
+    """Return a window that begins and ends at records, after the warm-up if there are two."""
+    if rule.kind == "footer":
+        return Window()
+    if rule.after.by == "record" and places:
+        return Window(skip, places[-1])
+    later_places = [place for place in places if place >= skip] or places
+    if not later_places or later_places[0] == places[-1]:
+        return None
+    return Window(later_places[0], places[-1])
 
 
 def _is_decided(reading: Reading) -> bool:

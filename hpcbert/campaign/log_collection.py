@@ -40,6 +40,8 @@ from hpcbert.results.reduce import FOREIGN, Curves, find_invalid_reasons, make_g
 from hpcbert.system.files import size_of
 from hpcbert.system.workers import map_in_parallel
 
+# Logs without a number that are read again by all rules, and the records and rules that are named.
+_MAX_ADVISED, _MAX_NAMED = 32, 3
 # A larger number in a file's name is a date or a seed, not the number of a run.
 _MAX_RUNS = 100
 
@@ -98,7 +100,7 @@ class LogCollection:
                 self._unfit.append((log, error))
         self.reader.choose_rules(recognised)
         reads = self._leave_out_files(self._leave_out_tasks(self._read_all(recognised)))
-        points = self._group_by_point(self._name_models(reads))
+        points = self._group_by_point(self._name_models(self._add_advice(reads)))
         if not (self.reader.pattern or self.as_repeats):
             points = separate_systems(points, is_one_folder=self.is_one_folder)
         points = join_points(points)
@@ -168,6 +170,26 @@ class LogCollection:
             return reading._replace(missing="")
         reasons = (explain_unread(log.path, name, frameworks),)
         return reading._replace(reasons=reasons, missing="")
+
+    def _add_advice(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
+        """Return the logs; if no log of a framework has a number, with advice on how to get one."""
+        valid = {read.framework for read in reads if read.valid}
+        unmeasured = [
+            read
+            for read in reads
+            if read.framework not in valid
+            and [reason.code for reason in read.reading.reasons[:1]] in (["incomplete"], ["window"])
+        ][:_MAX_ADVISED]
+        suggestions = [self.reader.suggest(read.log) for read in unmeasured]
+        # Runs of several lengths: one window for all of them.
+        to_end = len({tuple(choices) for _, choices in suggestions}) > 1
+        advised = {}
+        for read, (places, choices) in zip(unmeasured, suggestions, strict=True):
+            advice = (*_describe_records(places), *_describe_options(choices, to_end=to_end))
+            first, *more = read.reading.reasons
+            first = replace(first, detail="; ".join((first.detail, *advice)))
+            advised[read.log] = read._replace(reading=read.reading._replace(reasons=(first, *more)))
+        return [advised.get(read.log, read) for read in reads]
 
     def _name_models(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.
@@ -416,6 +438,29 @@ def _list_assumed(read: ReadLog, user: UserSettings) -> Iterator[tuple[str, str,
         if size and reading.throughput and not is_stated:
             reason = f"the log does not state it; it is {origin}"
             yield name, str(size), reason, f"--set {name}"
+
+
+def _describe_records(places: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yield which records a log has; nothing if it has none."""
+    texts = []
+    for name, numbers in places.items():
+        shown = [*map(str, numbers)]
+        if len(shown) > _MAX_NAMED:
+            shown[2:-1] = ["…"]
+        if shown:
+            texts.append(f"{name} at iteration{'s' * (len(shown) > 1)} {', '.join(shown)}")
+    if texts:
+        yield f"it has {', '.join(texts)}"
+
+
+def _describe_options(choices: Sequence[Choice], *, to_end: bool) -> Iterator[str]:
+    """Yield the options for some choices; nothing if there are none."""
+    texts = []
+    for rule, (skip, iters) in choices[:_MAX_NAMED]:
+        window = "" if skip is None else f" --skip {skip} --iters {'end' if to_end else iters}"
+        texts.append(f"--rule {rule.name}{window}")
+    if texts:
+        yield f"type {', or '.join(texts)}"
 
 
 # --- The repeats of a point -----------------------------------------------------------------------

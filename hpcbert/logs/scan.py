@@ -755,8 +755,8 @@ def find_obstacle(path: Path) -> Reason | None:
     return None
 
 
-def find_record(path: Path, record: Record, setting: Setting) -> int:
-    """Return the iterations at a log's first record after the warm-up; else the warm-up's."""
+def find_places(path: Path, record: Record, setting: Setting) -> list[int]:
+    """Return the completed iterations at a log's records of one kind, in order."""
     places: set[int] = set()
     with suppress(NotALogError), closing(read_pieces(path)) as pieces:
         for piece in pieces:
@@ -767,4 +767,4 @@ def find_record(path: Path, record: Record, setting: Setting) -> int:
                     with suppress(CannotReduceError, UnknownError):
                         number = whole_number(match["iteration"])
                         places.add(int(count_completed(record, number, setting)))
-    return next((place for place in sorted(places)[:-1] if place >= setting.skip), setting.skip)
+    return sorted(places)

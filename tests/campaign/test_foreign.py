@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shlex
 
 import pytest
 
@@ -157,18 +158,37 @@ def test_mistakes_are_usage_errors(tmp_path, collect_json, words, complaint):
     assert complaint in document["errors"][0]["message"]
 
 
+def find_options(detail):
+    """Return the first options that a message says to type."""
+    (words,) = re.findall(r"type (--rule [^,;]+)", detail)
+    return shlex.split(words)
+
+
 @pytest.mark.slow
 @cases
-def test_a_rule_without_a_record_says_so_and_explain_shows_those_that_give_a_number(  # noqa: PLR0917
-    folder, words, rule, window, shared, run, collect_json
+def test_a_rule_without_a_record_names_those_that_give_a_number(  # noqa: PLR0917
+    folder, words, options, records, rule, window, shared, run, collect_json
 ):
     detail = first_row(run(shared / folder, *words))["runs"][0]["reasons"][0]["detail"]
     assert detail.startswith("the log has no record ")
-    explanations = collect_json("--explain", shared / folder, *words)["data"]["logs"]
-    for explanation in explanations:
+    assert records in detail
+    assert " ".join(find_options(detail)) == options
+    row = first_row(run(shared / folder, *words, *find_options(detail)))
+    assert row["repeats"]["ok"] == row["repeats"]["asked"] > 0
+    for explanation in collect_json("--explain", shared / folder, *words)["data"]["logs"]:
         outcomes = {outcome["rule"]: outcome for outcome in explanation["outcomes"]}
         assert outcomes[rule]["throughput"] > 0
         assert outcomes[rule]["window"] == window
+
+
+def test_a_window_that_the_log_does_not_reach_names_one_that_it_has(tmp_path, run):
+    for framework, skip, iters in (("pytorch", 150, 300), ("hf-trainer", 20, 500)):
+        write_file(tmp_path, f"{framework}/run_1.log", sample(framework))
+        words = (tmp_path / framework, *options_of(framework))
+        detail = only_run(run(*words, "--skip", skip, "--iters", iters))["reasons"][0]["detail"]
+        assert detail.startswith("the log ends at iteration 120 of ")
+        options = ("--skip", skip, "--iters", iters, *find_options(detail))
+        assert only_run(run(*words, *options))["valid"]
 
 
 @cases
