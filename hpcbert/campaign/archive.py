@@ -208,7 +208,8 @@ def pack(directory: Path, target: Path) -> PackedArchive:
                 file.flush()
                 os.fsync(file.fileno())
                 size, sha256 = file.seek(0, os.SEEK_END), _hash_file(file)
-            temporary.rename(target)
+            target.open("x").close()  # A file that appeared meanwhile is never replaced.
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     return PackedArchive(target, size, sha256, len(index["files"]), tuple(index["masked"]))
@@ -314,8 +315,9 @@ def _refuse_large(paths: Collection[Path], where: Path) -> None:
 def _read_pieces(file: BinaryIO, *, at_once: bool) -> Iterator[bytes]:
     """Yield a file's content in pieces of lines that no secret spans; a document at once."""
     piece = file.read(_MOST_DOCUMENT) if at_once else b""
-    while lines := file.readlines(_PIECE):
-        piece += b"".join(lines)
+    while block := file.read(_PIECE):
+        # To the line's end; a line that is longer is cut anywhere.
+        piece += block + file.readline(_PIECE)
         # A private key that begins in the last lines may go on.
         key_start = piece.rfind(b"-----BEGIN ", max(0, len(piece) - _LONGEST_KEY))
         end = key_start if key_start > 0 else len(piece)

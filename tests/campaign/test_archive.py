@@ -1,6 +1,7 @@
 """Archives: the same bytes for the same campaign, read as the directory is; hostile ones refused."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -109,6 +110,9 @@ def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
         target = archive.pack(built.directory, tmp_path / f"{before}.zip").path
         with zipfile.ZipFile(target) as packed:
             assert not [name for name in packed.namelist() if b"QUJD" in packed.read(name)]
+    # A line without an end takes no more memory.
+    file = io.BytesIO(b"x" * 50_000)
+    assert max(map(len, archive._read_pieces(file, at_once=False))) <= 2 * 4096
     built.change(command=("hpcbert", f"--x={TOKEN}"))
     with pytest.raises(CheckError, match=r"manifest\.json: .* looks like a secret") as refusal:
         archive.pack(built.directory, tmp_path / "sealed.zip")
@@ -116,7 +120,9 @@ def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
     assert not [*tmp_path.glob("*sealed*")]
 
 
-def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(build, tmp_path):
+def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(
+    build, tmp_path, monkeypatch
+):
     built = build("1n1g").finish()
     existing, link, secret = tmp_path / "a.zip", tmp_path / "link.zip", tmp_path / "secret"
     existing.write_text("mine")
@@ -125,6 +131,12 @@ def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(build, 
         with pytest.raises(UsageError, match="is not overwritten"):
             archive.pack(built.directory, target)
     assert existing.read_text() == "mine"
+    # It appears while the campaign is packed.
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.os.path, "lexists", lambda _: False)
+        with pytest.raises(HpcbertError, match="Can't write: File exists"):
+            archive.pack(built.directory, existing)
+    assert (existing.read_text(), len([*tmp_path.glob("a.zip*")])) == ("mine", 1)
     with pytest.raises(HpcbertError, match="Can't write: No such file or directory"):
         archive.pack(built.directory, tmp_path / "absent" / "a.zip")
     secret.write_text("what only I may read")
