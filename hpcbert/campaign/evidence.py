@@ -225,14 +225,15 @@ def find_deviations(
     watched: TrackedCampaign, document: Mapping[str, Any], digests: Mapping[str, _Digest]
 ) -> tuple[Deviation, ...]:
     """Return the differences from the time when the evidence was recorded."""
+    deviations = []
     if document.get(SEAL) != compute_seal(document):
         text = "the record itself was changed after it was written"
-        return (Deviation("seal", MEASUREMENTS, text),)
+        deviations.append(Deviation("seal", MEASUREMENTS, text))
     try:
-        return tuple(_compare_files(watched, document, digests))
+        deviations += _compare_files(watched, document, digests)
     except (UsageError, KeyError, TypeError, AttributeError) as error:
-        text = f"the record is damaged: {error!r}"
-        return (Deviation("seal", MEASUREMENTS, text),)
+        deviations.append(Deviation("seal", MEASUREMENTS, f"the record is damaged: {error!r}"))
+    return tuple(deviations)
 
 
 def _compare_files(

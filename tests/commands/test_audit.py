@@ -140,6 +140,12 @@ def test_a_number_that_was_improved_is_found(finished):
     collected = collect(finished)
     assert campaigns.find_exit_code(collected) == 4
     assert all("changed" in codes for codes in map_runs(collected)[1].values())
+    # It does not hide what else was changed.
+    log = finished.directory / LOG
+    content = log.read_bytes()
+    log.write_bytes(content + b"more")
+    assert {("seal", RECORD), ("changed", LOG)} <= list_findings(audit(finished))
+    log.write_bytes(content)
     # The record's own digest may be made again; the number doesn't follow from its log.
     record.write_text(json.dumps({**data, "seal": evidence.compute_seal(data)}))
     assert list_findings(audit(finished)) == {("changed", LOG.replace("_3", "_2"))}
