@@ -17,6 +17,11 @@ from hpcbert.results.wording import device_word, sanitize
 
 # Shares of the median below which a slow node, or a wait, is not reported.
 _MIN_GAIN, _MIN_WAIT = 0.01, 0.01
+# As `Point.variant` and `Curves.variant` write them.
+_BATCH_OPTIONS = {"acc": "--accumulation", "gbs": "--global-batch-size"}
+_BATCH = re.compile(rf"({'|'.join(_BATCH_OPTIONS)})(\d+)")
+# A folder of logs, and a note on several accumulations: no option asks for them.
+_WITHOUT_OPTION = re.compile(r"system=.*|acc by shape")
 # The excess of a 95th percentile over the median, as a share, from which it is reported.
 _MIN_TAIL = 0.10
 # Runs without a node that a statement about the node needs.
@@ -68,6 +73,27 @@ def explain(
     return (*findings, *_explain_input(group, rows, waits))
 
 
+def _submit_command(group: Group, shape: Shape) -> str:
+    size = "max" if group.largest else group.batch_size_per_device
+    words = [
+        f"hpcbert submit --fw {group.framework} --model {group.model} {_shape_options(shape)}",
+        f"--precision {group.precision} --batch-size {size}",
+    ]
+    for word in group.variant.split(","):
+        name, equals, _ = word.partition("=")
+        match = _BATCH.fullmatch(word)
+        if not word or _WITHOUT_OPTION.fullmatch(word):
+            continue
+        if equals:
+            words.append(f"--{'env' if name.isupper() else 'set'} {word}")
+        elif match:
+            words.append(f"{_BATCH_OPTIONS[match[1]]} {match[2]}")
+        else:
+            words.append("--xla" if word == "xla" else f"--protocol {word}")
+    words += ["--device cpu"] if group.device == "cpu" else []
+    return sanitize(" ".join(words))
+
+
 def _shape_options(shape: Shape) -> str:
     return f"--nodes {shape.nodes} --gpus-per-node {shape.gpus_per_node}"
 
@@ -76,9 +102,8 @@ def _median_of(rows: Sequence[Row], shape: Shape) -> float | None:
     return next((row.median for row in rows if row.shape == shape), None)
 
 
-def _missing_run(about: str, shape: Shape, loss: str, missing: Shape) -> Observation:
-    text = f"{loss} is unknown without a run of {missing}: submit it with the table's options and "
-    text += _shape_options(missing)
+def _missing_run(about: str, shape: Shape, loss: str, group: Group, missing: Shape) -> Observation:
+    text = f"{loss} is unknown without a run of {missing}: {_submit_command(group, missing)}"
     return Observation(about, shape, text, missing=True)
 
 
@@ -90,7 +115,7 @@ def _explain_loss(
     if base is None or speed is None:
         missing = base_shape if base is None else shape
         place = "inside a node" if about == "node" else f"of {shape} between nodes"
-        return _missing_run(about, shape, f"The loss {place}", missing)
+        return _missing_run(about, shape, f"The loss {place}", group, missing)
     factor = shape.gpus // base_shape.gpus
     ideal = factor * base
     loss = 1 - speed / ideal
@@ -121,7 +146,7 @@ def _explain_losses(group: Group, rows: Sequence[Row]) -> Iterator[Observation]:
         yield _explain_loss(group, rows, "nodes", Shape(1, shape.gpus_per_node), shape)
     if not shapes:
         several = Shape(2, width)
-        yield _missing_run("nodes", several, "The loss between nodes", several)
+        yield _missing_run("nodes", several, "The loss between nodes", group, several)
 
 
 def count_parameters(model: ModelSize) -> int:

@@ -41,8 +41,9 @@ def test_what_is_lost_inside_and_between_nodes_by_uneven_steps_and_by_waits():
 
 
 @cases
-def test_what_is_missing_is_a_run_to_make(shapes, about, command):
-    observations = explain_points(*(make_point(shape, [100.0]) for shape in shapes))
+def test_what_is_missing_is_a_run_to_make_of_the_same_point(shapes, changes, about, command):
+    group = replace(GROUP, **(changes or {}))
+    observations = explain_points(*(make_point(shape, [100.0], group=group) for shape in shapes))
     (missing,) = [observation for observation in observations[about] if observation.missing]
     assert command in f"{missing.text} "
     assert not missing.numbers
