@@ -335,14 +335,15 @@ def _no_common_point(
     if not base_keys or not new_keys:
         return UsageError(message, hint="Name results with points in common.")
     words = {name: word for word, name in DIMENSIONS.items()}
-    differing = []
+    differing = {}
     for name, _ in base_keys[0]:
-        base, new = ({dict(key)[name] for key in keys} for keys in (base_keys, new_keys))
+        base, new = ({str(dict(key)[name]) for key in keys} for keys in (base_keys, new_keys))
         if not base & new:
-            differing.append(words[name])
-    hint = f"They differ in {join_names(differing)}." if differing else ""
+            differing[words[name]] = f"{', '.join(sorted(base))}; {', '.join(sorted(new))}"
+    texts = [f"{word} ({values})" for word, values in differing.items()]
+    hint = f"They differ in {' and in '.join(texts)}." if texts else ""
     if len(differing) == 1:
-        hint += f" To compare by it: --by {differing[0]}."
+        hint += f" To compare by it: --by {', '.join(differing)}."
     return UsageError(message, hint=hint)
 
 
