@@ -362,7 +362,10 @@ def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
     An unreadable folder is not the same as an empty one. A hidden folder is being removed. Names
     have no fractions of a second: within one, the times of the manifests decide.
     """
-    folders = list(runs.absolute().iterdir()) if runs.is_dir() else []
+    try:
+        folders = list(runs.absolute().iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
     times: dict[Path, int] = {}
     for folder in folders:
         # Absent or closed.
