@@ -344,7 +344,9 @@ def convert_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupT
     reasons = explain_missing(tables, unit)
     if reasons and not any(row.median for table in converted for row in table.rows):
         reason = reasons[0].partition(": ")[2]
-        hint = "--set sequence_length=N says it for logs; --unit samples needs nothing."
+        hint = "--unit samples needs nothing."
+        if "padding" not in reason:
+            hint = f"--set sequence_length=N says it for logs; {hint}"
         raise UsageError(f"No point has a rate in {unit}/s: {reason}.", hint=hint)
     return converted
 

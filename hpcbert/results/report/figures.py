@@ -156,7 +156,7 @@ def _device_counts(tables: Iterable[SpeedupTable]) -> list[int]:
 
 
 def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
-    """Return each table's framework, and of its batch size and variant what differs."""
+    """Return each table's framework, and what differs of its batch size, variant or rule."""
     common = _common_options(tables)
     parts = []
     for table in tables:
@@ -164,9 +164,12 @@ def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
         options = ",".join(word for word in group.variant.split(",") if word not in common)
         parts.append((group.framework, words("batch-short", size=group.batch), options))
     differing = [0, *(place for place in (1, 2) if len({part[place] for part in parts}) > 1)]
-    return [
-        sanitize(" ".join(filter(None, (part[place] for place in differing)))) for part in parts
-    ]
+    labels = [" ".join(filter(None, (part[place] for place in differing))) for part in parts]
+    if len({*labels}) < len(labels):
+        labels = [
+            f"{label} {table.group.rule}" for label, table in zip(labels, tables, strict=True)
+        ]
+    return list(map(sanitize, labels))
 
 
 def _common_options(tables: Sequence[SpeedupTable]) -> list[str]:
