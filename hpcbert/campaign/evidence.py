@@ -353,10 +353,14 @@ def read_masks(directory: Path) -> dict[str, tuple[_Digest, _Digest]]:
     if not (directory / INDEX).exists():
         return {}
     index = store.read_json(directory / INDEX)
-    return {
-        name: (_select_digest(entry), _select_digest(index["files"][name]))
-        for name, entry in index["masked"].items()
-    }
+    try:
+        return {
+            name: (_select_digest(entry), _select_digest(index["files"][name]))
+            for name, entry in index["masked"].items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        text = f"The archive's index is damaged: {error!r}."
+        raise UsageError(text, where=str(directory / INDEX)) from error
 
 
 def _select_digest(entry: Mapping[str, Any]) -> _Digest:

@@ -413,10 +413,12 @@ def describe_topology(inputs: ReportInput, words: Words) -> Iterator[Block]:
 
 
 def _describe_nodes(recipe: Recipe, words: Words) -> str:
-    """Return whether a program runs on several nodes, on any of its devices."""
-    variants = [recipe.for_device(device) for device in recipe.devices]
-    is_limited = all(variant.alone or variant.one_node for variant in variants)
-    return words("no" if is_limited else "yes")
+    """Return whether a program runs on several nodes, with the devices on which it does not."""
+    variants = {device: recipe.for_device(device) for device in recipe.devices}
+    limits = [device for device, variant in variants.items() if variant.alone or variant.one_node]
+    if len(limits) == len(variants):
+        return words("no")
+    return words("nodes.except", devices=", ".join(limits)) if limits else words("yes")
 
 
 def _program_name(recipe: Recipe) -> str:
