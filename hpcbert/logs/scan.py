@@ -224,12 +224,12 @@ class _Scan:
             if file != path:
                 with suppress(NotALogError), closing(read_pieces(file)) as pieces:
                     self.take(pieces)
-        with closing(read_pieces(path)) as raw_pieces:
-            pieces = self._note_beginning(raw_pieces)
-            self.take(pieces)
+        with closing(read_pieces(path)) as pieces:
+            noted_pieces = self._note_beginning(pieces)
+            self.take(noted_pieces)
             # The rest of the log's beginning, to compare it with other logs'.
             with suppress(NotALogError):
-                while len(self._beginning) < BEGINNING and next(pieces, b""):
+                while len(self._beginning) < BEGINNING and next(noted_pieces, b""):
                     pass
         if not self.problem:
             self._read_closing(path)

@@ -133,7 +133,7 @@ def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(
     assert existing.read_text() == "mine"
     # It appears while the campaign is packed.
     with monkeypatch.context() as patch:
-        patch.setattr(archive.os.path, "lexists", lambda _: False)
+        patch.setattr(os.path, "lexists", lambda _: False)
         with pytest.raises(HpcbertError, match="Can't write: File exists"):
             archive.pack(built.directory, existing)
     assert (existing.read_text(), len([*tmp_path.glob("a.zip*")])) == ("mine", 1)
