@@ -338,6 +338,8 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
         texts = [f"{format_count(failures[text], 'repeat')}: {text}" for text in failures if text]
         # The row of the campaign has the reason for which all its points wait.
         wait = "" if scene.find_wait(row.key[:1]) else wait
+    if wait and not wait.startswith(("waits ", "is ")):
+        wait = f"waits: {wait}"
     texts += [wait, format_counts(states)]
     ended_count = sum(not state.kind.alive for state in states)
     cells = {
