@@ -201,12 +201,15 @@ def doctor(
 
 def _format_findings(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the lines of all findings; recipes without a fault share one."""
-    sound_recipes = [
+    recipes = [
         finding for finding in findings if finding.code == "recipe" and finding.status == "ok"
     ]
+    if recipes:
+        detail = f"{len(recipes)} can be read; hpcbert frameworks lists them"
+        place, finding = findings.index(recipes[0]), Finding("recipes", "ok", detail)
+        later = [finding for finding in findings[place:] if finding not in recipes]
+        findings = [*findings[:place], finding, *later]
     for finding in findings:
-        if finding in sound_recipes:
-            continue
         status = click.style(f"{finding.status:<4}", fg=_COLOURS[finding.status])
         yield f"{status} {finding.name}: {replace_controls(finding.detail)}"
         if finding.hint:
@@ -215,5 +218,3 @@ def _format_findings(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"     change: {finding.change}"
         if finding.remedy:
             yield f"     try: {finding.remedy}"
-    if sound_recipes:
-        yield f"{click.style('ok', fg='green')}   recipes: {len(sound_recipes)} can be read"

@@ -73,6 +73,16 @@ _STAMP = re.compile(r"-\d{8}T\d{6}Z$")
 # Options that a campaign.toml replaces, and options of one framework.
 _MEASURE_OPTIONS = (*option_names(PointOptions), "nodes", "gpus_per_node")
 _FRAMEWORK_OPTIONS = ("image", "data", "source", "python")
+# The option that each key of a `Selection` is typed as.
+_OPTION_OF_KEY = {
+    "frameworks": "--fw",
+    "models": "--model",
+    "precisions": "--precision",
+    "batch_sizes": "--batch-size",
+    "shapes": "--shapes",
+    "options": "--set",
+    "env": "--env",
+}
 # Options that set the same thing: a typed one wins.
 _ALTERNATIVES = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 # Options that need an adaptive number of repeats.
@@ -208,7 +218,11 @@ def _make_selection(options: Options) -> Selection:
         typed_values = {key: value for key, value in values.items() if value}
         return decode(Selection, typed_values, file="command line")
     except ConfigError as error:
-        raise UsageError(error.message, where=error.where, hint=error.hint) from None
+        place, _, rest = error.message.partition(" ")
+        key, _, name = place.partition(".")
+        option = _OPTION_OF_KEY.get(key.partition("[")[0], key)
+        option = f"{option} {name}" if key in {"options", "env"} else option
+        raise UsageError(f"{option} {rest}", hint=error.hint) from None
 
 
 def _read_batch_sizes(text: str) -> dict[str, list[int | str]]:

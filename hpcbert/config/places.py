@@ -45,7 +45,9 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
         if not path.is_file():
             hint = "Name a site.toml or its folder; hpcbert init writes one."
             if not flag:
-                hint = "If it is of a lab that is gone, run: unset HPCBERT_SITE SLURM_CONF"
+                hint = "If it is of a lab that is gone, run: unset HPCBERT_SITE"
+                # A shell that has sourced the lab's env.sh has both.
+                hint += "" if Path(env.get("SLURM_CONF", "/")).exists() else " SLURM_CONF"
             raise ConfigError("There is no such file.", where=f"{origin}={name}", hint=hint)
         return path.absolute(), origin
     home = Path(env.get("HOME", "/"))

@@ -254,7 +254,8 @@ def _report_unused(selection: Selection, cells: Sequence[Cell], where: str) -> I
             if word and word not in choices:
                 if entry in axes.batch_sizes:
                     choices = {*choices, *PRECISIONS}
-                message = f"{entry.key} belongs to {word}, which is not measured."
+                key = entry.key if where else "--batch-size"
+                message = f"{key} belongs to {word}, which is not measured."
                 yield kind(message, where=where, hint=did_you_mean(word, choices))
 
 

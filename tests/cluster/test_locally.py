@@ -110,7 +110,7 @@ def test_the_table_shows_the_largest_size(hpcbert, tmp_path):
     directory = only_campaign(tmp_path)
     assert (table["batch_size_per_device"], table["largest"]) == (ROOM, True)
     assert [entry["valid"] for entry in table["rows"][0]["runs"]] == [True, True]
-    assert f"max ({ROOM}) samples per device" in hpcbert("collect", directory).stdout
+    assert f"batch size max ({ROOM}) per device" in hpcbert("collect", directory).stdout
     saved = tmp_path / "saved.json"
     saved.write_text(hpcbert("collect", directory, "--format", "json").stdout)
     assert f"bmax ({ROOM})" in hpcbert("compare", saved, directory).output
@@ -151,7 +151,7 @@ def test_a_search_that_stops_says_why_in_the_table(hpcbert, tmp_path):
     (run,) = table["rows"][0]["runs"]
     reasons = {reason["code"]: reason["detail"] for reason in run["reasons"]}
     assert "No module named 'torch'" in reasons["search"]
-    assert "max samples per device" in hpcbert("collect", only_campaign(tmp_path)).stdout
+    assert "batch size max per device" in hpcbert("collect", only_campaign(tmp_path)).stdout
 
 
 @pytest.mark.usefixtures("empty_directory", "without_slurm")
