@@ -247,7 +247,7 @@ def _find_overlapping(
     by_node: dict[str, list[tuple[float, float, MeasuredAttempt]]] = {}
     for attempt in attempts:
         if attempt.step.span:
-            for node in attempt.step.nodes:
+            for node in sorted(attempt.step.nodes):
                 by_node.setdefault(node, []).append((*attempt.step.span, attempt))
     for spans in by_node.values():
         spans.sort(key=itemgetter(0))

@@ -97,12 +97,10 @@ def find_invalid(
 ) -> RetryPlan:
     """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
 
-    With `dry`, Slurm is not asked about a campaign whose ends are all on record; nothing may be
-    submitted then.
+    With `dry`, for a plan that is only shown, Slurm is not asked if all ends are on record.
 
     Raises:
-        SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
-            repeat under any name: nothing may be submitted then.
+        SchedulerError: Slurm is silent, or lists a live job of a missing repeat under any name.
         UsageError: The campaign does not exist, can have no valid repeats, or belongs to others.
     """
     store.refuse_foreign(directory)
@@ -113,7 +111,6 @@ def find_invalid(
             where=campaign.id,
             hint="Submit it again for another rehearsal.",
         )
-    # Repeats of an interrupted or refused submission are not missing.
     context = SchedulerContext(run, now=clock, pause=pause, again=RETRY_COMMAND)
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
