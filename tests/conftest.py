@@ -27,7 +27,7 @@ SLOW = {"cluster", "containers", "contract", "faults", "lab", "prepare", "recipe
 # What takes longest: begun first, it ends before the rest does.
 LONGEST = (
     *("contract/test_contract.py", "containers/test_runtimes.py"),
-    *("workloads/test_bert_pretrain.py", "docs/test_followed.py", "project/test_wheel.py"),
+    *("workloads/test_bert_pretrain.py", "docs/test_documents.py", "project/test_wheel.py"),
     *("faults/test_nodes.py", "faults/test_daemons.py", "faults/test_killed.py"),
     *("cluster/test_main_job.py", "cluster/test_site_rules.py", "cluster/test_repeats.py"),
     *("recipes/test_real_logs.py", "cluster/test_other_clusters.py", "lab/test_lifecycle.py"),

@@ -184,11 +184,6 @@ def index(shared: Path) -> Iterator[Log]:
             yield Log(path, name, row["framework"], nodes, gpus, batch, published, row["note"])
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    text = "needs(*names): skipped unless tests/kit/needs.py finds them"
-    config.addinivalue_line("markers", text)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip before fixtures run: a test marked `slurm` or `torch` needs just that."""

@@ -147,13 +147,10 @@ class Slurm:
             program, call by call; the last one repeats. None, there or in the list, is the answer
             of the model.
         jobs: By their ids.
-        calls: Everything that was run.
-        environments: The environment of each call.
         away: Programs that can't reach Slurm.
         forgets: States that squeue no longer shows.
         dies: Whether the caller of sbatch is interrupted when the job is queued.
         first: Id of the first job.
-        now: When jobs are submitted.
         before: Called with the program's name before each answer.
     """
 

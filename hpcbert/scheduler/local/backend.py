@@ -328,7 +328,7 @@ def _read_queue(directory: Path, job_id: str, has_ended: HasEnded = lambda _: Fa
         died = "the local queue process has died; use hpcbert retry for the missing repeats"
         detail = "it was cancelled" if is_cancelled else f"{died} ({OUTPUT_FILE} may say why)"
         return _QueueState(alive=False, cancelled=is_cancelled, detail=detail, limit=limit)
-    detail = "earlier repeats, or those of another campaign, come first"
+    detail = "earlier repeats come first, or those of another campaign"
     return _QueueState(alive=True, detail=detail, limit=limit)
 
 

@@ -209,7 +209,7 @@ def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanw
     time.sleep(0.3)
     (state,) = second.states()
     assert (state.word, state.kind) == ("PENDING", "waiting")
-    assert state.detail == "earlier repeats, or those of another campaign, come first"
+    assert state.detail == "earlier repeats come first, or those of another campaign"
     assert local.cancel_queue(third.directory, third.watched.campaign)
     third.wait_for_end("CANCELLED")
     assert first.words() == ["RUNNING"]
