@@ -64,6 +64,7 @@ class Reading(NamedTuple):
         throughput: Samples per second over all GPUs; None if there is a reason or a setting is
             missing.
         iteration: Iterations completed when the log, or the reading of it, ended.
+        found: Records taken from the window.
         setting: What was known beforehand, with the log's own facts.
         missing: An unknown setting that a number would need; empty if none.
         reasons: Why there is no number; empty if there is one.
@@ -83,6 +84,7 @@ class Reading(NamedTuple):
 
     throughput: float | None
     iteration: int = 0
+    found: int = 0
     setting: Setting = Setting()
     missing: str = ""
     reasons: tuple[Reason, ...] = ()
@@ -443,6 +445,7 @@ class _Scan:
         reading = Reading(
             throughput=None,
             iteration=self.iteration,
+            found=self.collector.found,
             setting=setting,
             missing=missing,
             reasons=reasons,
