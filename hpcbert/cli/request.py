@@ -218,11 +218,11 @@ def _make_selection(options: Options) -> Selection:
         typed_values = {key: value for key, value in values.items() if value}
         return decode(Selection, typed_values, file="command line")
     except ConfigError as error:
-        place, _, rest = error.message.partition(" ")
+        place, _, problem = error.message.partition(" ")
         key, _, name = place.partition(".")
         option = _OPTION_OF_KEY.get(key.partition("[")[0], key)
         option = f"{option} {name}" if key in {"options", "env"} else option
-        raise UsageError(f"{option} {rest}", hint=error.hint) from None
+        raise UsageError(f"{option} {problem}", hint=error.hint) from None
 
 
 def _read_batch_sizes(text: str) -> dict[str, list[int | str]]:

@@ -372,19 +372,19 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
     """Return everything known about a row, as a sentence that may be folded."""
     cells, reduced = make_cells(row, scene), scene.find_row(row)
     rate = f"{cells['rate']} {scene.unit}/s" if cells.get("rate") else ""
-    left = cells.get("left", "")
+    remaining = cells.get("left", "")
     state = "; ".join(filter(None, (cells["state"], cells.get("id"))))
     if row.level is Level.REPEAT:
         (repeat,) = row.repeats
         advice = advise(repeat, scene.view.states[repeat.key])
         words = _describe_repeat(repeat, scene)
-        words += [rate, left and f"{left} left", state, advice and f"→ {advice}"]
+        words += [rate, remaining and f"{remaining} left", state, advice and f"→ {advice}"]
     elif reduced:
         valid = f"{reduced.repeats.ok}/{reduced.repeats.asked} repeats valid"
-        efficiency = left and f"efficiency {left}"
+        efficiency = remaining and f"efficiency {remaining}"
         words = [format_name(row), rate and f"median {rate}", efficiency, valid, state]
     else:
-        words = [format_name(row), state, left and f"about {left} left"]
+        words = [format_name(row), state, remaining and f"about {remaining} left"]
     return "  ".join(filter(None, words))
 
 
