@@ -1,8 +1,7 @@
 """submit, cancel and retry killed at their system calls, on a scripted Slurm and on a real one.
 
 strace notes the system calls of a command from the campaign's directory on. Then the command is run
-again and again, and killed as it enters one of them. What it leaves must be whole for whoever repeats
-it.
+again and again, and killed as it enters one of them; what it leaves must be whole.
 """
 
 import itertools

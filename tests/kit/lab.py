@@ -200,8 +200,7 @@ def work(lab, user):
 def account(*argv: str) -> None:
     """Run useradd or userdel.
 
-    Wait while another run has locked the files (exit status 1, 10), or the user's last process ends
-    (8).
+    Wait while another run has the files (exit status 1, 10), or the user's last process ends (8).
     """
 
     def settle():

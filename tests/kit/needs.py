@@ -4,8 +4,7 @@
     require("logs")                           # inside a fixture
 
 A test whose need is not met is skipped before any of its fixtures runs. What a process may do is
-asked of the kernel, not of its user id: root of a container may be unable to create namespaces, and
-the files of a network file system may be closed to root.
+asked of the kernel: root of a container may be unable to create namespaces.
 """
 
 import csv

@@ -1,11 +1,9 @@
 """A small image registry on this machine: enough of the distribution API v2 for any client to pull.
 
-With it the available `enroot` imports over real HTTP. It serves only pulls; Python code adds images.
-
-    with Registry() as registry:
-        registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], Env=["A=1"])
-        ...  # enroot import docker://{registry.host}#bert/tiny:1.0 with ENROOT_ALLOW_HTTP=y
-        assert registry.pulls("bert/tiny") == 1
+with Registry() as registry:
+    registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], Env=["A=1"])
+    ...  # enroot import docker://{registry.host}#bert/tiny:1.0 with ENROOT_ALLOW_HTTP=y
+    assert registry.pulls("bert/tiny") == 1
 """
 
 import base64
@@ -41,7 +39,6 @@ class Registry(ThreadingHTTPServer):
         host: `ADDRESS:PORT`, as image references name it.
         auth: How clients authenticate: `basic`, `bearer` with a token that anybody gets, or not.
         account: The only account, as NAME:PASSWORD.
-        delay: Seconds before a blob.
         requests: Method, path and status of each request.
     """
 

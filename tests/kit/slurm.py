@@ -1,8 +1,7 @@
 """A scripted Slurm: one model of jobs, for calls in this process or from programs on PATH.
 
 sbatch queues a job, scancel ends it, squeue, sacct and scontrol show it; the test starts and ends
-jobs. It can also set the answer of each program, call by call. `Answers` is a cluster without jobs,
-which reports its parts and limits.
+jobs. `Answers` is a cluster without jobs, which reports its parts and limits.
 """
 
 import fcntl
@@ -146,11 +145,9 @@ class Slurm:
         sbatch, squeue, sacct, scontrol, scancel, sinfo, srun, sacctmgr: The answers of that
             program, call by call; the last one repeats. None, there or in the list, is the answer
             of the model.
-        jobs: By their ids.
         away: Programs that can't reach Slurm.
         forgets: States that squeue no longer shows.
         dies: Whether the caller of sbatch is interrupted when the job is queued.
-        first: Id of the first job.
         before: Called with the program's name before each answer.
     """
 
@@ -277,11 +274,9 @@ class Answers(Slurm):
     """The output of a cluster's commands, by their first words.
 
     Attributes:
-        sinfo: Its lines of partitions.
         partitions, config, job: Of scontrol.
         own, accounts, user, qos: Of sacctmgr: the user's associations, the accounts', the user's
             default, all QOS.
-        mpi, help: Of srun.
         complaints: By attribute: the error of the command, which then fails.
     """
 

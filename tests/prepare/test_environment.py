@@ -32,7 +32,6 @@ class Preparation:
     Attributes:
         releases: What interpreters are, by the ends of their paths.
         fails: What a command prints that fails, by a word of it.
-        pip_variables: The environment of `pip install`.
     """
 
     def __init__(self, folder):

@@ -78,8 +78,7 @@ def test_a_log_gives_the_number_that_its_program_means_or_a_reason(
 def test_every_form_of_mindspores_loss_is_read_and_each_steps_counts(recipe, tmp_path):
     """MindSpore 1 prints a tensor without dimensions, MindSpore 2 one of a single number.
 
-    With loss scaling the loss is the first of several outputs (mindspore-ai/models@9d99f64,
-    src/utils.py).
+    With loss scaling it is the first of several outputs (mindspore-ai/models@9d99f64, src/utils.py).
     """
     setting, forms = Setting(**LOGS["mindspore"]["setting"]), read_constant(__file__, "OUTPUTS")
     for outputs, (loss, step) in product(forms, (("11.05", 0), ("nan", 7), ("-inf", 8))):

@@ -1,8 +1,7 @@
 """The sample log of each recipe gives what the recipe says, and nothing done to it another number.
 
 Launchers, terminals, full disks, repeated and foreign lines, midnight: a variant may still give the
-sample's number, or a reason. What the program prints of its own run is read, checked, and listed in
-the recipe's README.
+sample's number, or a reason. What the program prints of its own run is in the recipe's README.
 """
 
 import re
