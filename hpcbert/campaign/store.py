@@ -146,10 +146,15 @@ class Ledger:
             file = self._file or self._open(path)
             # Until the line is whole: after an incomplete one, the next change begins a new file.
             self._file = None
-            file.write(line)
-            file.flush()
-            if flush:
-                os.fsync(file.fileno())
+            try:
+                file.write(line)
+                file.flush()
+                if flush:
+                    os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):  # it tries to write the line once more
+                    file.close()
+                raise
         self._file = file
         self._arrays = _merge_arrays(self._arrays, arrays, after)
 
