@@ -275,8 +275,7 @@ class Answers(Slurm):
 
     Attributes:
         partitions, config, job: Of scontrol.
-        own, accounts, user, qos: Of sacctmgr: the user's associations, the accounts', the user's
-            default, all QOS.
+        own, accounts, user, qos: Of sacctmgr: associations (own, the accounts'), the default, all QOS.
         complaints: By attribute: the error of the command, which then fails.
     """
 

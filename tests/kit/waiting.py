@@ -10,8 +10,7 @@ from hpcbert.system.runner import Runner
 from tests.kit.slurm import T
 
 Found = TypeVar("Found")
-# Seconds after which a test fails. A busy machine needs far less: only a failing test waits so
-# long.
+# Seconds after which a test fails; only a failing one waits so long.
 CEILING = 900.0
 # The pause per second of a question; and its maximum, in least pauses and in seconds.
 _SHARE, _PAUSES, _LONGEST = 20, 10, 1.0
