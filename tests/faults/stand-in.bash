@@ -4,7 +4,8 @@
 # submit asks an interpreter which modules it lacks.
 [[ $1 != -c ]] || exit 0
 begun=${EPOCHREALTIME/[.,]/}
-hang() { sleep 600; }
+# Signals reach the processes of a step one by one: a shell whose sleep ended first would go on.
+hang() { exec sleep 600; }
 gate() { until [[ -e FOLDER/go ]]; do sleep 0.1; done; }
 emit() {
   for ((n = $1; n <= $2; n++)); do

@@ -20,7 +20,7 @@ def test_what_did_not_end_well_is_in_no_median(cluster):
     cancelled.wait_half_way(1)
     cluster.must("scancel", cancelled.job)
     # Slurm 22.05 kills for memory without cgroups, and then says FAILED.
-    eat = "(head -c 400M /dev/zero; sleep 600) | tail -c 400M"
+    eat = "(head -c 400M /dev/zero; sleep 600) | tail -c 400M; exit 1"
     words = ("--concurrent-repeats=6", "--sbatch-arg=--mem=200M", "--time=01:00:00")
     plan = {"1.*": "gate", "5.*": eat, "6.*": "exit 0", "*": "hang"}
     campaign = cluster.submit(plan, *words, repeats=6)
