@@ -78,7 +78,7 @@ def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: boo
     if model or gpus or accelerator or show_all:
         rows = select_rows(model, gpus, accelerator)
         text = make_row_view(rows, show_all=show_all).text(width)
-        return Result({"rows": [row_data(row) for row in rows]}, text)
+        return Result({"rows": [row_data(*row) for row in rows]}, text)
     sources = [published.load_source(name) for name in published.source_names()]
     data, lines = [_source_data(source) for source in sources], []
     for document in data:
@@ -104,31 +104,29 @@ def record_show(name: str) -> Result:
       hpcbert record show dlperf
       hpcbert record show dlperf:oneflow-fp32
     """
-    published_tables = published.find_all_tables(name)
+    tables = published.find_all_tables(name)
     width = streams.line_width(sys.stdout)
-    source = published_tables[0][0]
+    source = published.load_source(tables[0].source)
     parts = ["\n".join([click.style(source.title, bold=True), *fold_text(source.about, width)])]
-    parts += [_make_table_view(source, table).text(width) for source, table in published_tables]
+    parts += [_make_table_view(table).text(width) for table in tables]
     data = {**_source_data(source), "about": source.about}
-    data["tables"] = [_table_data(source, table) for source, table in published_tables]
+    data["tables"] = [_table_data(table) for table in tables]
     return Result(data, "\n\n".join(parts))
 
 
 def _source_data(source: Publication) -> dict[str, Any]:
     return {
         **pick(source, "name title repository"),
-        "tables": [source.full_name(table) for table in source.tables],
+        "tables": [table.full_name for table in source.tables],
         "points": sum(len(table.points) for table in source.tables),
     }
 
 
-def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
+def _table_data(table: PublishedTable) -> dict[str, Any]:
     return {
-        "name": source.full_name(table),
+        "name": table.full_name,
         **pick(table, "framework model precision batch_size_per_device variant edition rule"),
-        **pick(table, "window commit path heading errors unit task"),
-        "year": source.year_of(table),
-        "facts": source.facts_of(table),
+        **pick(table, "window commit path heading errors unit task year facts"),
         "points": [
             {
                 "shape": str(point.shape),
@@ -141,10 +139,10 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     }
 
 
-def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
+def _make_table_view(table: PublishedTable) -> TableView:
     batch = f"b{table.batch_size_per_device}" if table.batch_size_per_device else ""
     words = (table.framework, table.model, table.precision, batch, table.variant)
-    facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
+    facts = ", ".join(f"{name} {value}" for name, value in table.facts.items())
     base = next((point.value for point in table.points if point.shape.gpus == 1), None)
     rows = []
     for point in table.points:
@@ -164,11 +162,11 @@ def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
         f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
         for error in table.errors
     ]
-    name = source.full_name(table)
+    name = table.full_name
     return TableView(
         heading=(click.style(name, bold=True) + f"  {' '.join(filter(None, words))}",),
         grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
-        notes=(source.location(table), *filter(None, (table.task, facts)), *notes),
+        notes=(table.location, *filter(None, (table.task, facts)), *notes),
     )
 
 

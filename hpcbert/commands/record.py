@@ -358,9 +358,9 @@ def _complete(folder: Path, table: PublishedTable, user_places: Places) -> Publi
 
 def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell, ...]:
     """Compare MLPerf's tables with the result folders at paths."""
-    tables: dict[str, list[tuple[str, PublishedTable]]] = {}
-    for source, table in record.find_all_tables(against):
-        tables.setdefault(table.path, []).append((source.full_name(table), table))
+    tables: dict[str, list[PublishedTable]] = {}
+    for table in record.find_all_tables(against):
+        tables.setdefault(table.path, []).append(table)
     folders = [folder for folder in find_submissions(paths) if name_submission(folder) in tables]
     if not folders:
         raise UsageError(
@@ -371,8 +371,7 @@ def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell,
     for folder in folders:
         runs = [read_benchmark_run(path) for path in list_logs(folder)]
         candidates = [
-            list(_check_submission(table, name, runs))
-            for name, table in tables[name_submission(folder)]
+            list(_check_submission(table, runs)) for table in tables[name_submission(folder)]
         ]
         # A later round may have a folder of the same name, or the same logs.
         matching = [group for group in candidates if all(cell.follows for cell in group)]
@@ -381,10 +380,8 @@ def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell,
     return tuple(cells)
 
 
-def _check_submission(
-    table: PublishedTable, name: str, runs: Sequence[BenchmarkRun]
-) -> Iterator[RecordCell]:
-    (point,) = table.points
+def _check_submission(table: PublishedTable, runs: Sequence[BenchmarkRun]) -> Iterator[RecordCell]:
+    (point,), name = table.points, table.full_name
     gap = "" if len(runs) == RUNS else f"{len(runs)} of its {RUNS} logs are here"
     label = f"{table.framework} {table.model} {point.shape}"
     errors = " ".join(error.what for error in table.errors)
@@ -460,8 +457,8 @@ def check_record(
         for length, _ in medians_of_point
     }
     tables = [
-        (source.full_name(table), table)
-        for source, table in record.find_all_tables(against)
+        table
+        for table in record.find_all_tables(against)
         if any(
             key[:4] == _table_key(table) and _may_have(table, length) for key, length in logged_keys
         )
@@ -476,12 +473,12 @@ def check_record(
         )
     medians: dict[CollectRequest, _Medians] = {}
     cells = []
-    for name, table in tables:
+    for table in tables:
         for point in table.points:
             point_request = _request_for_point(request, table, point)
             if point_request not in medians:
                 medians[point_request] = _compute_medians(words, user_places, point_request)
-            cells += _check_point(table, point, name, point_request.rule, medians[point_request])
+            cells += _check_point(table, point, point_request.rule, medians[point_request])
     # A log behind a number of one table belongs to no other table of the same point.
     matched = {(cell.point, cell.found) for cell in cells if cell.follows}
     return tuple(
@@ -527,7 +524,7 @@ def _compute_medians(
 
 
 def _check_point(
-    table: PublishedTable, point: PublishedPoint, name: str, rule: str, medians: _Medians
+    table: PublishedTable, point: PublishedPoint, rule: str, medians: _Medians
 ) -> list[RecordCell]:
     """Return the cell of a published number that has logs."""
     published_value = point.value
@@ -543,4 +540,4 @@ def _check_point(
     errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
     label = f"{table.framework} {table.model} {point.shape} {table.precision}"
     label += f" b{table.batch_size_per_device}"
-    return [RecordCell(name, label, published_value, nearest, rule, " ".join(errors))]
+    return [RecordCell(table.full_name, label, published_value, nearest, rule, " ".join(errors))]

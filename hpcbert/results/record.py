@@ -90,7 +90,6 @@ class PublishedPoint:
         value: Samples or tokens per second over all devices; None if only minutes are known.
         runs: Throughputs of single runs, if those were published too.
         rule: The recipe's rule that gives it from its log, if not the table's rule.
-        window: The iterations that the number covers.
         minutes: Time to train, if that was measured.
     """
 
@@ -109,13 +108,7 @@ class PublishedPoint:
 
 @dataclass(frozen=True)
 class KnownError:
-    """An error in a published result.
-
-    Attributes:
-        shape: The point; empty for all of the table.
-        what: The error, a sentence.
-        proof: The proof, a sentence.
-    """
+    """An error in a published result, a sentence, and its proof; without a shape, in all points."""
 
     what: str
     proof: str
@@ -132,13 +125,13 @@ class PublishedTable:
         precision, batch_size_per_device: Empty or None if the source states neither.
         unit: What `value` counts.
         task: How it differs from pre-training that model, a sentence; empty if it does not.
-        year: When it was published; None for the source's.
         edition: The difference from another table of the same points, such as an older version.
             Only a name with the edition selects the table.
         rule: Name of the recipe's rule that gave them; empty if unknown.
         commit, path, heading: Its place in the source.
         sequence_length: Tokens of a sample; None if unknown.
         facts: Hardware and software, by the names in fingerprints.
+        source, location: Name of its source, and its place there as text: commit, path, heading.
     """
 
     name: str
@@ -160,6 +153,18 @@ class PublishedTable:
     sequence_length: Count | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[KnownError, ...] = ()
+    source: Annotated[str, GIVEN] = ""
+    location: Annotated[str, GIVEN] = ""
+
+    @property
+    def full_name(self) -> str:
+        """Its name in the record, `SOURCE:TABLE`."""
+        return f"{self.source}:{self.name}"
+
+    @property
+    def accelerator(self) -> str:
+        """The name of its GPU, other accelerator, or CPU; empty if unknown."""
+        return next((self.facts[kind] for kind in ACCELERATORS if kind in self.facts), "")
 
     @property
     def obstacle(self) -> str:
@@ -180,11 +185,9 @@ class Publication:
     """Everything that one source published.
 
     Attributes:
-        name: Its name here.
         about: What it measured and how, in a few sentences.
-        year: When it was published, for tables without their own.
+        year, facts: Of all its tables, unless one states otherwise.
         layout: `mlperf` if its logs are MLPerf's result folders; else recipes read them.
-        facts: The facts of all its tables, unless one states otherwise.
     """
 
     name: Annotated[str, GIVEN]
@@ -196,32 +199,21 @@ class Publication:
     layout: Literal["", "mlperf"] = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
-    def facts_of(self, table: PublishedTable) -> dict[str, str]:
-        """Return the facts of a table and its source; those of the table win."""
-        length = table.sequence_length
-        length_fact = {"sequence_length": str(length)} if length else {}
-        return {**self.facts, **table.facts, **length_fact}
-
-    def year_of(self, table: PublishedTable) -> int | None:
-        """Return the year in which a table was published; None if unknown."""
-        return table.year or self.year
-
-    def accelerator_of(self, table: PublishedTable) -> str:
-        """Return the name of a table's GPU, other accelerator, or CPU; empty if unknown."""
-        facts = self.facts_of(table)
-        return next((facts[kind] for kind in ACCELERATORS if kind in facts), "")
-
-    def location(self, table: PublishedTable) -> str:
-        """Return a table's place in its source as text: commit, path, heading."""
+    def complete(self, table: PublishedTable) -> PublishedTable:
+        """Return a table with what it has from its source."""
         heading = f", {table.heading}" if table.heading else ""
         commit = f"@{table.commit[:7]}" if table.commit else ""
         # MLPerf has a repository for each round, and a table's name begins with its round.
         suffix = f"_{table.name.partition('-')[0]}" if self.layout == "mlperf" else ""
-        return f"{self.repository}{suffix}{commit}, {table.path}{heading}"
-
-    def full_name(self, table: PublishedTable) -> str:
-        """Return a table's name in the record, `SOURCE:TABLE`, without its edition."""
-        return f"{self.name}:{table.name}"
+        length = table.sequence_length
+        length_fact = {"sequence_length": str(length)} if length else {}
+        return replace(
+            table,
+            source=self.name,
+            location=f"{self.repository}{suffix}{commit}, {table.path}{heading}",
+            year=table.year or self.year,
+            facts={**self.facts, **table.facts, **length_fact},
+        )
 
 
 @cache
@@ -243,7 +235,8 @@ def load_source(name: str) -> Publication:
             f"The record has no source {name!r}.", hint=did_you_mean(name, source_names())
         )
     path = DATA / f"{name}.toml"
-    return decode(Publication, toml.read(path), file=str(path), name=name)
+    source = decode(Publication, toml.read(path), file=str(path), name=name)
+    return replace(source, tables=tuple(map(source.complete, source.tables)))
 
 
 def is_record_name(word: str) -> bool:
@@ -252,21 +245,19 @@ def is_record_name(word: str) -> bool:
     return match is not None and match[1] in source_names()
 
 
-def find_all_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
+def find_all_tables(word: str) -> tuple[PublishedTable, ...]:
     """Return the tables with a name that begins with a word, also those with an edition."""
     name, _, start = word.partition(":")
     source = load_source(name)
     prefix = f"{start}-" if start else ""
-    tables = tuple(
-        (source, table) for table in source.tables if f"{table.name}-".startswith(prefix)
-    )
+    tables = tuple(table for table in source.tables if f"{table.name}-".startswith(prefix))
     if not tables:
         hint = did_you_mean(start, [table.name for table in source.tables])
         raise UsageError(f"The record has no table {word!r}.", hint=hint)
     return tables
 
 
-def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
+def find_tables(word: str) -> tuple[PublishedTable, ...]:
     """Return the tables that a name selects: a source's, or those that begin with it.
 
     Only a name that ends with an edition selects tables that have one.
@@ -276,15 +267,12 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     """
     candidates = find_all_tables(word)
     selected = tuple(
-        (source, table)
-        for source, table in candidates
-        if not table.edition or word.endswith(f"-{table.edition}")
+        table for table in candidates if not table.edition or word.endswith(f"-{table.edition}")
     )
     if not selected:
-        full_names = [source.full_name(table) for source, table in candidates]
         raise UsageError(
             f"{word!r} has tables of several editions only.",
-            hint=f"Name one: {', '.join(full_names)}.",
+            hint=f"Name one: {', '.join(table.full_name for table in candidates)}.",
         )
     return selected
 
@@ -297,19 +285,15 @@ def published_results(words: Iterable[str]) -> ResultSet:
     Raises:
         UsageError: A name selects none, or only such tables.
     """
-    selected = {
-        source.full_name(table): (source, table)
-        for word in words
-        for source, table in find_tables(word)
-    }
+    selected = {table.full_name: table for word in words for table in find_tables(word)}
     tables: list[SpeedupTable] = []
     sources, warnings = [], []
-    for name, (source, table) in selected.items():
+    for name, table in selected.items():
         if table.obstacle:
             warnings.append(f"{name} is left out: {table.obstacle}.")
             continue
-        tables += convert_table(source, table)
-        sources.append(Source("record", name, path=source.location(table)))
+        tables += convert_table(table)
+        sources.append(Source("record", name, path=table.location))
         for error in table.errors:
             point = f" {error.shape}" if error.shape else ""
             warnings.append(f"{name}{point}: {error.what}")
@@ -333,11 +317,11 @@ def format_table(table: PublishedTable) -> str:
     return f"[[tables]]\n{toml.format_toml({**values, 'points': points})}"
 
 
-def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
+def convert_table(table: PublishedTable) -> tuple[SpeedupTable, ...]:
     """Return a published table in a measured one's form, with only the runs behind its median."""
-    group = published_group(source, table)
-    facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
-    origin = Origin("record", source.full_name(table), source.location(table))
+    group = published_group(table)
+    facts = tuple((name, (value,)) for name, value in table.facts.items())
+    origin = Origin("record", table.full_name, table.location)
     counted = None
     if table.window:
         skip, iters = table.window.skip, table.window.iters
@@ -355,18 +339,19 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
     return tabulate(points)
 
 
-def published_group(source: Publication, table: PublishedTable) -> Group:
+def published_group(table: PublishedTable) -> Group:
     """Return the common settings of a published table's rows.
 
     The length of its samples is among them if the source has the same points at another length.
     """
     settings = _published_settings(table)
-    lengths = {
-        other.sequence_length for other in source.tables if _published_settings(other) == settings
-    }
+    twins = (
+        twin for twin in load_source(table.source).tables if _published_settings(twin) == settings
+    )
     words = [table.variant] if table.variant else []
-    words += [f"sequence_length={table.sequence_length}"] if len(lengths) > 1 else []
-    on_gpus = source.facts_of(table).keys() & {"GPU", "accelerator"}
+    if len({twin.sequence_length for twin in twins}) > 1:
+        words.append(f"sequence_length={table.sequence_length}")
+    on_gpus = table.facts.keys() & {"GPU", "accelerator"}
     return Group(
         *settings[:4], table.rule, variant=",".join(words), device="gpu" if on_gpus else "cpu"
     )
@@ -503,12 +488,8 @@ def _side_cells(side: Side, name: str, ratio: Cell, origin: str) -> tuple[Cell, 
     return sanitize(name), framework, side.row.median, side.per_gpu, ratio, origin
 
 
-class PublishedRow(NamedTuple):
-    """One number of the record, with its table and source."""
-
-    source: Publication
-    table: PublishedTable
-    point: PublishedPoint
+# One number of the record, with its table.
+PublishedRow = tuple[PublishedTable, PublishedPoint]
 
 
 def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[PublishedRow, ...]:
@@ -524,37 +505,28 @@ def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[Publish
     Raises:
         UsageError: There is none.
     """
-    rows = [
-        PublishedRow(source, table, point)
-        for source in map(load_source, source_names())
-        for table in source.tables
-        for point in table.points
-    ]
+    tables = [table for name in source_names() for table in load_source(name).tables]
     selected = [
-        row
-        for row in rows
-        if model in ("", row.table.model)
-        and gpus in (None, row.point.shape.gpus)
-        and accelerator.lower() in row.source.accelerator_of(row.table).lower()
+        (table, point)
+        for table in tables
+        for point in table.points
+        if model in ("", table.model)
+        and gpus in (None, point.shape.gpus)
+        and accelerator.lower() in table.accelerator.lower()
     ]
     if not selected:
-        models = {row.table.model for row in rows}
+        models = {table.model for table in tables}
         hint = "Give fewer of --model, --gpus and --accelerator."
         if model and model not in models:
             hint = did_you_mean(model, models)
         raise UsageError("The record has no such row.", hint=hint)
-    return tuple(
-        sorted(
-            selected,
-            key=lambda row: (
-                bool(row.table.task),
-                not row.point.value,
-                row.table.unit != "samples",
-                -(row.point.value or 0.0),
-                row.point.minutes or 0.0,
-            ),
-        )
-    )
+
+    def rank(row: PublishedRow) -> tuple[bool, bool, bool, float, float]:
+        table, point = row
+        value, minutes = point.value or 0.0, point.minutes or 0.0
+        return bool(table.task), not value, table.unit != "samples", -value, minutes
+
+    return tuple(sorted(selected, key=rank))
 
 
 def make_row_view(rows: Sequence[PublishedRow], *, show_all: bool) -> TableView:
@@ -564,19 +536,16 @@ def make_row_view(rows: Sequence[PublishedRow], *, show_all: bool) -> TableView:
         show_all: Whether to show all, or the first of each program on each accelerator.
     """
     best: dict[tuple[str, str], PublishedRow] = {}
-    for row in rows:
-        best.setdefault((row.table.framework, row.source.accelerator_of(row.table)), row)
+    for table, point in rows:
+        best.setdefault((table.framework, table.accelerator), (table, point))
     chosen = rows if show_all else [*best.values()]
     cells: list[tuple[Cell, ...]] = []
-    for row in chosen:
-        table = row.table
+    for table, point in chosen:
         variant, task = f" {table.variant}" if table.variant else "", " *" if table.task else ""
-        values = row_data(row) | {
-            "program": f"{table.framework}{variant}{task}",
-            table.unit: row.point.value,
-        }
+        program = f"{table.framework}{variant}{task}"
+        values = row_data(table, point) | {"program": program, table.unit: point.value}
         cells.append(tuple(values.get(key) for key in _ROW_COLUMNS))
-    tasks = {row.table.task: row.table.model for row in chosen if row.table.task}
+    tasks = {table.task: table.model for table, _ in chosen if table.task}
     notes = tuple(f"* another task: {model}: {task}" for task, model in tasks.items())
     if len(chosen) < len(rows):
         notes += (
@@ -587,15 +556,14 @@ def make_row_view(rows: Sequence[PublishedRow], *, show_all: bool) -> TableView:
     return TableView((click.style(title, bold=True),), grid, notes)
 
 
-def row_data(row: PublishedRow) -> dict[str, Any]:
+def row_data(table: PublishedTable, point: PublishedPoint) -> dict[str, Any]:
     """Return a row as docs/reference/json.md describes it."""
-    source, table, point = row
     return {
-        "name": source.full_name(table),
-        "year": source.year_of(table),
+        "name": table.full_name,
+        "year": table.year,
         "program": table.framework,
         "model": table.model,
-        "accelerator": source.accelerator_of(table),
+        "accelerator": table.accelerator,
         "shape": str(point.shape),
         "devices": point.shape.gpus,
         "precision": table.precision or None,
@@ -606,5 +574,5 @@ def row_data(row: PublishedRow) -> dict[str, Any]:
         "per_device": point.per_device,
         "minutes": point.minutes,
         "task": table.task,
-        "source": source.location(table),
+        "source": table.location,
     }

@@ -83,8 +83,7 @@ def test_the_page_has_the_figures_and_every_gpu_of_the_record_has_a_peak():
     assert formulas.model_flops(formulas.ModelSize(1, 4, 8, 10), 2, 1) == expected
     # Every GPU of the record has one peak.
     sources = map(record.load_source, record.source_names())
-    tables = [(source, table) for source in sources for table in source.tables]
-    gpus = {source.facts_of(table).get("GPU", A100) for source, table in tables}
+    gpus = {table.facts.get("GPU", A100) for source in sources for table in source.tables}
     # These names say neither the form nor the memory, on which the peak depends.
     gpus -= {"NVIDIA V100", "V100", "A100", "H100"}
     names = [peaks["name"] for peaks in formulas.load_peaks()]

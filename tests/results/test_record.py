@@ -19,7 +19,7 @@ from tests.kit.recipes import NAMES, grammar
 from tests.results.test_reduce import GROUP, make_point
 
 SOURCES = [record.load_source(name) for name in record.source_names()]
-TABLES = [(source, table) for source in SOURCES for table in source.tables]
+TABLES = [table for source in SOURCES for table in source.tables]
 
 
 def test_every_table_has_its_source_and_is_found_by_the_beginning_of_its_name():
@@ -27,17 +27,17 @@ def test_every_table_has_its_source_and_is_found_by_the_beginning_of_its_name():
         "aws-neuron", "deepspeed", "dlperf", "milabench", "mlperf", "modernbert", "mosaicbert", "nemo",
         "nvidia", "oneflow", "paddle-perf", "superbench",
     )  # fmt: skip
-    assert sum(len(table.points) for _, table in TABLES) > 800
+    assert sum(len(table.points) for table in TABLES) > 800
     rounds = {table.name.partition("-")[0] for table in record.load_source("mlperf").tables}
     names = ["0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", "4.1", "5.0"]
     assert rounds == {f"v{name}" for name in names}
-    names = [source.full_name(table) for source, table in TABLES]
+    names = [table.full_name for table in TABLES]
     assert len(set(names)) == len(names)
-    for source, table in TABLES:
+    for table in TABLES:
         assert re.fullmatch(r"[0-9a-f]{40}|", table.commit), table.name
         assert table.path
-        assert source.accelerator_of(table), table.name
-        assert (source.year_of(table) or 0) >= 2018, table.name
+        assert table.accelerator, table.name
+        assert (table.year or 0) >= 2018, table.name
         assert all(point.value or point.minutes for point in table.points), table.name
         if table.framework in NAMES:
             if table.commit and any(point.value for point in table.points):
@@ -46,14 +46,14 @@ def test_every_table_has_its_source_and_is_found_by_the_beginning_of_its_name():
             assert {table.rule, *(point.rule for point in table.points)} - {""} <= rules
         assert len({point.shape for point in table.points}) == len(table.points), table.name
         assert all(error.what and error.proof for error in table.errors)
-        assert record.find_tables(source.full_name(table))
+        assert record.find_tables(table.full_name)
         for point in table.points:
             runs = record.published_runs(point)
             assert runs == (point.runs or runs)
             assert not point.value or median(runs) == pytest.approx(point.value, abs=0.006)
 
     def find_names(word):
-        return [table.name for _, table in record.find_tables(word)]
+        return [table.name for table in record.find_tables(word)]
 
     assert sorted(find_names("dlperf:oneflow-fp32")) == [
         "oneflow-fp32-b32", "oneflow-fp32-b64", "oneflow-fp32-b96",
@@ -73,7 +73,8 @@ def test_every_number_that_was_read_is_in_it(shared):
     expected = {
         (f"{source.repository}@{table.commit[:7]}:{table.path}", table.precision,
          table.batch_size_per_device, point.shape.nodes, point.shape.gpus, point.value)
-        for source, table in TABLES
+        for source in SOURCES
+        for table in source.tables
         for point in table.points
     }  # fmt: skip
     read = set()
