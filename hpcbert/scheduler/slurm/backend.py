@@ -42,7 +42,9 @@ class Slurm(Scheduler):
 
     def submit(self, directory: Path, campaign: Campaign) -> Campaign:
         """Call sbatch for every array that is not submitted yet and has no job."""
-        return submission.submit_arrays(directory, campaign, self.context)
+        with contextlib.closing(store.Ledger(directory, campaign)) as ledger:
+            submission.Submission(ledger, self.context).run()
+        return ledger.campaign
 
     def adopt_jobs(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""

@@ -268,6 +268,11 @@ class PrintedId:
         """Whether the controller gives no information about it at this moment."""
         return self.is_ours is None and not self.unknown
 
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"{self.job.job_id}, which Slurm does not describe"
+        return f"{self.job.job_id}, {self.row.name!r} of {self.row.user} in {self.row.workdir}"
+
 
 def check_printed_ids(
     watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext

@@ -102,45 +102,6 @@ class StartConditions:
 NO_CONDITIONS = StartConditions()
 
 
-def find_conditions(
-    watched: TrackedCampaign,
-    arrays: Mapping[Point | None, Array],
-    array: Array,
-    context: SchedulerContext,
-) -> StartConditions:
-    """Return the arrays that an array waits for, and the slow nodes that it excludes.
-
-    Args:
-        arrays: The array submitted last, for each point and (None) overall.
-
-    Raises:
-        SchedulerError: The preflight failed.
-    """
-    # A retry always waits for its own point's: repeats of a point never share the network unless
-    # you request that.
-    after = arrays.get(array.point if watched.campaign.concurrent_points else None)
-    if array.preflight:
-        return StartConditions(after)
-    check = preflight.read_preflight(watched)
-    if check is None:
-        return StartConditions(after)
-    if check.state == "failed":
-        raise SchedulerError(
-            "The preflight failed, so hpcbert submits no point.",
-            where=watched.campaign.id,
-            hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a campaign "
-            "of their own, without --preflight if need be.",
-        )
-    excluded = tuple(check.slow)
-    if set(excluded) & set(expand(array.request.nodelist)):
-        excluded = ()
-    elif excluded:
-        sinfo = inventory.read_usable_nodes(Cluster(context).states, array.request.partition)
-        available = sum(usable for name, usable in sinfo.items() if name not in excluded)
-        excluded = excluded if not sinfo or available >= array.point.shape.nodes else ()
-    return StartConditions(after, None if check.state == "done" else check.array, excluded)
-
-
 def sbatch_argv(
     directory: Path, array: Array, conditions: StartConditions = NO_CONDITIONS
 ) -> list[str]:
@@ -159,113 +120,206 @@ def sbatch_argv(
     return ["sbatch", "--parsable", *words, str(directory / array.script)]
 
 
-def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext) -> Campaign:
-    """Implement `Scheduler.submit`, one array after the other."""
-    arrays = _find_previous_array(directory, campaign)
-    context = context._replace(environ=commands.submission_environment(context.environ))
-    with contextlib.closing(store.Ledger(directory, campaign)) as ledger:
-        if context.resumed:
-            _adopt_all(ledger, context)
-        watched = TrackedCampaign(directory, ledger.campaign)
-        unsubmitted_names = {array.name for array in watched.campaign.unsubmitted}
-        queue = deque(watched.campaign.in_order)
+class Submission:
+    """Calls sbatch for the arrays of a campaign, whose lock the caller holds.
+
+    Args:
+        ledger: Has all that is on record by now.
+    """
+
+    def __init__(self, ledger: Ledger, context: SchedulerContext) -> None:
+        environ = commands.submission_environment(context.environ)
+        self._ledger, self._context = ledger, context._replace(environ=environ)
+
+    @property
+    def _watched(self) -> TrackedCampaign:
+        """The campaign at this moment: one array's job can't be another's."""
+        return TrackedCampaign(self._ledger.directory, self._ledger.campaign)
+
+    def run(self) -> None:
+        """Submit one array after the other."""
+        if self._context.resumed:
+            self._adopt_all()
+        campaign = self._ledger.campaign
+        # The array submitted last, for each point and (None) overall.
+        arrays = _find_previous_array(self._ledger.directory, campaign)
+        unsubmitted_names = {array.name for array in campaign.unsubmitted}
+        queue = deque(campaign.in_order)
         total = len(queue)
         while queue:
             report("submitting jobs", total - len(queue), total)
             array = queue.popleft()
             if array.name in unsubmitted_names:
-                context.check()
-                conditions = find_conditions(watched, arrays, array, context)
-                array = _submit_array(ledger, watched, array, conditions, context)
+                self._context.check()
+                array = self._submit(array, self._find_conditions(arrays, array))
                 if array.state != "submitted":
                     first_half, second_half = _split_array(array)
-                    ledger.put(first_half, second_half, after=array.name)
-                    watched = TrackedCampaign(directory, ledger.campaign)
+                    self._ledger.put(first_half, second_half, after=array.name)
                     unsubmitted_names.add(second_half.name)
                     queue.extendleft((second_half, first_half))
                     total += 1
                     continue
-            if array.preflight:
-                watched = TrackedCampaign(directory, ledger.campaign)
-            elif array.job_id:
+            if array.job_id and not array.preflight:
                 arrays |= {None: array, array.point: array}
         report("submitting jobs", total, total)
-    return ledger.campaign
 
+    def _adopt_all(self) -> None:
+        """Record the jobs of all arrays that have one, even if the manifest knows of no call."""
+        watched = self._watched
+        workdir = os.path.realpath(watched.directory)
+        unsettled_arrays = (
+            array
+            for array in watched.campaign.arrays
+            if array.state == "submitted" and array.is_unconfirmed
+        )
+        arrays = (*watched.campaign.unsubmitted, *unsettled_arrays)
+        jobs = list(adopt_jobs(watched, arrays, self._context, strict=True))
+        if jobs:
+            jobs = [replace(job, workdir=job.workdir or workdir) for job in jobs]
+            record_arrays(self._ledger, *jobs)
 
-def _adopt_all(ledger: Ledger, context: SchedulerContext) -> None:
-    """Record the jobs of all arrays that have one, even if the manifest knows of no call."""
-    campaign = ledger.campaign
-    watched = TrackedCampaign(ledger.directory, campaign)
-    workdir = os.path.realpath(ledger.directory)
-    unsettled_arrays = (
-        array for array in campaign.arrays if array.state == "submitted" and array.is_unconfirmed
-    )
-    jobs = list(
-        adopt_jobs(watched, (*campaign.unsubmitted, *unsettled_arrays), context, strict=True)
-    )
-    if jobs:
-        record_arrays(ledger, *(replace(job, workdir=job.workdir or workdir) for job in jobs))
+    def _find_conditions(
+        self, arrays: Mapping[Point | None, Array], array: Array
+    ) -> StartConditions:
+        """Return the arrays that an array waits for, and the slow nodes that it excludes."""
+        watched = self._watched
+        # A retry always waits for its own point's: repeats of a point never share the network
+        # unless you request that.
+        after = arrays.get(array.point if watched.campaign.concurrent_points else None)
+        check = None if array.preflight else preflight.read_preflight(watched)
+        if check is None:
+            return StartConditions(after)
+        if check.state == "failed":
+            raise SchedulerError(
+                "The preflight failed, so hpcbert submits no point.",
+                where=watched.campaign.id,
+                hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a "
+                "campaign of their own, without --preflight if need be.",
+            )
+        excluded = tuple(check.slow)
+        if set(excluded) & set(expand(array.request.nodelist)):
+            excluded = ()
+        elif excluded:
+            states = Cluster(self._context).states
+            sinfo = inventory.read_usable_nodes(states, array.request.partition)
+            available = sum(usable for name, usable in sinfo.items() if name not in excluded)
+            excluded = excluded if not sinfo or available >= array.point.shape.nodes else ()
+        return StartConditions(after, None if check.state == "done" else check.array, excluded)
+
+    def _submit(self, array: Array, conditions: StartConditions) -> Array:
+        """Return an array as submitted, or one that must be submitted in parts."""
+        ledger, context = self._ledger, self._context
+        store.read_script(ledger.directory, array)
+        if array.called:
+            # An earlier try may have made its job, even if sbatch seemed to refuse it.
+            job = search_job(self._watched, array, context)
+            if job:
+                result = job.of(array, format_utc(context.now()))
+                record_arrays(ledger, result)
+                return result
+        if array.submitted:
+            raise _make_refusal(array, ledger.campaign, context.again)
+        workdir = os.path.realpath(ledger.directory)
+        called_array = replace(array, called=format_utc(context.now()), workdir=workdir)
+        record_arrays(ledger, called_array)
+        result, verdict = self._call_sbatch(called_array, conditions)
+        for seconds in _PAUSES:
+            if verdict != "again":
+                break
+            context.pause(seconds)
+            result, verdict = self._call_sbatch(called_array, conditions)
+        if verdict == "full" and len(result.repeats) > 1 and not result.together:
+            return result
+        # This goes to disk with the next call of sbatch, or the manifest: until then the job
+        # itself, which can be found again, is the record.
+        record_arrays(ledger, result, flush=result.state != "submitted")
+        if verdict == "full":
+            raise _make_no_room(result, ledger.campaign)
+        if result.state != "submitted":
+            raise _make_refusal(result, ledger.campaign, context.again)
+        return result
+
+    def _call_sbatch(self, array: Array, conditions: StartConditions) -> tuple[Array, Verdict]:
+        """Call sbatch once; return the result for the array, and whether calling again may help."""
+        watched, context = self._watched, self._context
+        argv = sbatch_argv(watched.directory, array, conditions)
+        outcome = context.run(argv, cwd=watched.directory, env=context.environ)
+        if outcome.returncode == _NO_PROGRAM:
+            return replace(array, state="refused", error=format_complaint(outcome)), "done"
+        printed_ids = check_printed_ids(watched, array, outcome, context)
+        printed = next((printed for printed in printed_ids if printed.is_ours), None)
+        if printed is None:
+            lines = [line for line in outcome.stdout.splitlines() if line.strip()]
+            is_single = outcome.ok and len(printed_ids) == 1 and all(map(parse_job_ids, lines))
+            single_id = printed_ids[0] if is_single else None
+            # Nothing contradicts an unanswered id at this moment; a later query settles it
+            # (`Array.is_unconfirmed`).
+            if single_id is None or not single_id.unanswered:
+                decided = _DECIDED in outcome.stderr and not outcome.ok
+                is_certain = decided and not _has_phrase(outcome, _UNCERTAIN)
+                # The controller's refusal is no reason to wait.
+                search = look_up_job if is_certain else search_job
+                job = search(self._watched, array, context)
+                if job:
+                    return job.of(array, format_utc(context.now())), "done"
+            printed = find_unmarked(watched, printed_ids) if outcome.ok else None
+            if single_id and single_id.is_ours is None:
+                printed = printed or single_id
+        if printed:
+            stamp = format_utc(context.now())
+            awaited = [job.job_id for job in conditions.jobs]
+            return complete_array(watched, array, printed, stamp, awaited=awaited), "done"
+        return self._judge_failure(array, outcome, printed_ids)
+
+    def _judge_failure(
+        self, array: Array, outcome: Outcome, printed_ids: Sequence[PrintedId]
+    ) -> tuple[Array, Verdict]:
+        if not outcome.ok and self._is_full(array, outcome):
+            return replace(array, called="", workdir="", error=format_complaint(outcome)), "full"
+        unanswered = any(printed.unanswered for printed in printed_ids)
+        accepted = outcome.ok or find_unmarked(self._watched, printed_ids) or unanswered
+        if accepted or any(printed.unknown for printed in printed_ids):
+            texts = "; ".join(map(str, printed_ids)) or "no job id"
+            error = (
+                f"sbatch ended with status {outcome.returncode} and printed {texts}: Slurm does "
+                "not show which job is this array's"
+            )
+            stamp = format_utc(self._context.now()) if accepted else ""
+            return replace(array, submitted=stamp, error=error), "done"
+        # A command killed by a signal gives no information.
+        if outcome.returncode < 0 or _has_phrase(outcome, _UNCERTAIN):
+            return replace(array, error=format_complaint(outcome)), "again"
+        refused_array = replace(array, state="refused", error=format_complaint(outcome))
+        return refused_array, "again" if _has_phrase(outcome, TRANSIENT) else "done"
+
+    def _is_full(self, array: Array, outcome: Outcome) -> bool:
+        """Return whether a limit that counts the user's own jobs refuses an array for now.
+
+        If Slurm does not name the limit, a single repeat may exceed another one; it counts as
+        refused for now only if a job of the user waits or runs.
+        """
+        names = _LIMIT.findall(outcome.stderr)
+        if names:
+            return any("Submit" in name for name in names)
+        if _POLICY not in outcome.stderr:
+            return False
+        if len(array.repeats) > 1 and not array.together:
+            return True
+        owner = self._ledger.campaign.owner
+        queue = run_query(self._context, commands.squeue_argv(users=[owner], cluster=array.cluster))
+        rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
+        return any(not parse_state(row.state).kind.over for row in rows)
 
 
 def _find_previous_array(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
     """Return the last array of the campaign that must be over first; nothing if it is gone."""
-    if not campaign.after:
-        return {}
+    arrays: dict[Point | None, Array] = {}
     with contextlib.suppress(UsageError):
-        previous_campaign = store.read_manifest(directory.parent / campaign.after)
-        submitted_arrays = [array for array in previous_campaign.in_order if array.job_id]
-        if submitted_arrays:
-            return {None: submitted_arrays[-1]}
-    return {}
-
-
-def _submit_array(
-    ledger: Ledger,
-    watched: TrackedCampaign,
-    array: Array,
-    conditions: StartConditions,
-    context: SchedulerContext,
-) -> Array:
-    """Return an array as submitted, or one that must be submitted in parts."""
-    store.read_script(ledger.directory, array)
-    if array.called:
-        # An earlier try may have made its job, even if sbatch seemed to refuse it.
-        job = search_job(TrackedCampaign(ledger.directory, ledger.campaign), array, context)
-        if job:
-            result = job.of(array, format_utc(context.now()))
-            record_arrays(ledger, result)
-            return result
-    if array.submitted:
-        raise _make_refusal(array, ledger.campaign, context.again)
-    workdir = os.path.realpath(ledger.directory)
-    called_array = replace(array, called=format_utc(context.now()), workdir=workdir)
-    record_arrays(ledger, called_array)
-    result, verdict = _call_sbatch(ledger, watched, called_array, conditions, context)
-    for seconds in _PAUSES:
-        if verdict != "again":
-            break
-        context.pause(seconds)
-        result, verdict = _call_sbatch(ledger, watched, called_array, conditions, context)
-    if verdict == "full" and len(result.repeats) > 1 and not result.together:
-        return result
-    # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
-    # which can be found again, is the record.
-    record_arrays(ledger, result, flush=result.state != "submitted")
-    if verdict == "full":
-        campaign = ledger.campaign
-        unsubmitted = sum(not current_array.job_id for current_array, _ in campaign.current)
-        count = len(campaign.current) - unsubmitted
-        raise NoRoomError(
-            f"Slurm accepts no more of your jobs now: "
-            f"{format_count(count, 'repeat is', 'repeats are')} submitted, "
-            f"{format_count(unsubmitted, 'is', 'are')} not. Slurm's message: {result.error}",
-            where=campaign.id,
-            hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
-        )
-    if result.state != "submitted":
-        raise _make_refusal(result, ledger.campaign, context.again)
-    return result
+        if campaign.after:
+            previous_campaign = store.read_manifest(directory.parent / campaign.after)
+            for array in previous_campaign.in_order:
+                arrays |= {None: array} if array.job_id else {}
+    return arrays
 
 
 def _split_array(array: Array) -> list[Array]:
@@ -282,6 +336,18 @@ def _split_array(array: Array) -> list[Array]:
         )
         for name, repeats in ((array.name, first), (f"{array.name}.p{second[0]}", second))
     ]
+
+
+def _make_no_room(array: Array, campaign: Campaign) -> NoRoomError:
+    unsubmitted = sum(not current_array.job_id for current_array, _ in campaign.current)
+    count = len(campaign.current) - unsubmitted
+    return NoRoomError(
+        f"Slurm accepts no more of your jobs now: "
+        f"{format_count(count, 'repeat is', 'repeats are')} submitted, "
+        f"{format_count(unsubmitted, 'is', 'are')} not. Slurm's message: {array.error}",
+        where=campaign.id,
+        hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
+    )
 
 
 def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
@@ -305,98 +371,6 @@ def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerErro
     else:
         hint = f"Once Slurm answers: {again} {campaign.id}; hpcbert submits nothing twice."
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
-
-
-def _call_sbatch(
-    ledger: Ledger,
-    watched: TrackedCampaign,
-    array: Array,
-    conditions: StartConditions,
-    context: SchedulerContext,
-) -> tuple[Array, Verdict]:
-    """Call sbatch once; return the result for the array, and whether calling again may help."""
-    argv = sbatch_argv(watched.directory, array, conditions)
-    outcome = context.run(argv, cwd=watched.directory, env=context.environ)
-    if outcome.returncode == _NO_PROGRAM:
-        return replace(array, state="refused", error=format_complaint(outcome)), "done"
-    printed_ids = check_printed_ids(watched, array, outcome, context)
-    printed = next((printed for printed in printed_ids if printed.is_ours), None)
-    if printed is None:
-        # One array's job can't be another's, so all that are on record by now matter.
-        watched = TrackedCampaign(watched.directory, ledger.campaign)
-        lines = [line for line in outcome.stdout.splitlines() if line.strip()]
-        is_single = outcome.ok and len(printed_ids) == 1 and all(map(parse_job_ids, lines))
-        single_id = printed_ids[0] if is_single else None
-        # Nothing contradicts an unanswered id at this moment; a later query settles it
-        # (`Array.is_unconfirmed`).
-        if single_id is None or not single_id.unanswered:
-            decided = _DECIDED in outcome.stderr and not outcome.ok
-            # The controller's refusal is no reason to wait.
-            search = look_up_job if decided and not _has_phrase(outcome, _UNCERTAIN) else search_job
-            job = search(watched, array, context)
-            if job:
-                return job.of(array, format_utc(context.now())), "done"
-        printed = find_unmarked(watched, printed_ids) if outcome.ok else None
-        if single_id and single_id.is_ours is None:
-            printed = printed or single_id
-    if printed:
-        stamp = format_utc(context.now())
-        awaited = [job.job_id for job in conditions.jobs]
-        return complete_array(watched, array, printed, stamp, awaited=awaited), "done"
-    return _judge_failure(watched, array, outcome, printed_ids, context)
-
-
-def _judge_failure(
-    watched: TrackedCampaign,
-    array: Array,
-    outcome: Outcome,
-    printed_ids: Sequence[PrintedId],
-    context: SchedulerContext,
-) -> tuple[Array, Verdict]:
-    if not outcome.ok and _is_full(watched, array, outcome, context):
-        return replace(array, called="", workdir="", error=format_complaint(outcome)), "full"
-    unanswered = any(printed.unanswered for printed in printed_ids)
-    accepted = outcome.ok or find_unmarked(watched, printed_ids) or unanswered
-    if accepted or any(printed.unknown for printed in printed_ids):
-        texts = [
-            f"{printed.job.job_id}, {printed.row.name!r} of {printed.row.user} in "
-            f"{printed.row.workdir}"
-            if printed.row
-            else f"{printed.job.job_id}, which Slurm does not describe"
-            for printed in printed_ids
-        ]
-        error = (
-            f"sbatch ended with status {outcome.returncode} and printed "
-            f"{'; '.join(texts) or 'no job id'}: Slurm does not show which job is this array's"
-        )
-        stamp = format_utc(context.now()) if accepted else ""
-        return replace(array, submitted=stamp, error=error), "done"
-    # A command killed by a signal gives no information.
-    if outcome.returncode < 0 or _has_phrase(outcome, _UNCERTAIN):
-        return replace(array, error=format_complaint(outcome)), "again"
-    refused_array = replace(array, state="refused", error=format_complaint(outcome))
-    return refused_array, "again" if _has_phrase(outcome, TRANSIENT) else "done"
-
-
-def _is_full(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
-) -> bool:
-    """Return whether a limit that counts the user's own jobs refuses an array for now.
-
-    If Slurm does not name the limit, a single repeat may exceed another one; it counts as refused
-    for now only if a job of the user waits or runs.
-    """
-    names = _LIMIT.findall(outcome.stderr)
-    if names:
-        return any("Submit" in name for name in names)
-    if _POLICY not in outcome.stderr:
-        return False
-    if len(array.repeats) > 1 and not array.together:
-        return True
-    argv = commands.squeue_argv(users=[watched.campaign.owner], cluster=array.cluster)
-    queue = run_query(context, argv)
-    rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
-    return any(not parse_state(row.state).kind.over for row in rows)
 
 
 def _has_phrase(outcome: Outcome, phrases: tuple[str, ...]) -> bool:
