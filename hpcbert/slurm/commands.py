@@ -62,8 +62,6 @@ class JobRow:
     Attributes:
         job: The job's id, for an array the array's.
         tasks: Array indices of the line, as (first, last, step); empty: the job is not an array.
-        user: Login name of its owner.
-        name: Job name.
         state: As printed: `CANCELLED by 1000`.
         reason: Why it waits, as printed.
         exit_code: 128 + n after signal n; None if the command does not print it.
@@ -212,7 +210,7 @@ def read_squeue(text: str) -> Listing:
 
 
 def _read_listing(
-    text: str, read_row: Callable[[list[str]], JobRow | None], *, fields: int
+    text: str, read_row: Callable[[Sequence[str]], dict[str, Any]], *, fields: int
 ) -> Listing:
     rows: list[JobRow] = []
     garbage: list[str] = []
@@ -224,8 +222,9 @@ def _read_listing(
             continue
         words = line.split("|", fields - 1)
         is_whole = len(words) == fields
-        job_row = read_row(words) if is_whole else None
-        if job_row is not None:
+        identity = parse_job_id(words[0]) if is_whole else None
+        if identity is not None:
+            job_row = JobRow(*identity, user=words[1], state=words[2], **read_row(words))
             has_cluster = job_row.cluster or not cluster
             rows.append(job_row if has_cluster else replace(job_row, cluster=cluster))
         elif is_whole and _OTHER.fullmatch(words[0].strip()):
@@ -235,47 +234,34 @@ def _read_listing(
     return Listing(tuple(rows), tuple(garbage))
 
 
-def _read_sacct_row(words: list[str]) -> JobRow | None:
-    identity = parse_job_id(words[0])
-    if identity is None:
-        return None
+def _read_times(words: Sequence[str]) -> dict[str, float | None]:
+    return dict(zip(("submit", "start", "end"), map(_read_number, words), strict=True))
+
+
+def _read_sacct_row(words: Sequence[str]) -> dict[str, Any]:
     minutes = _read_number(words[9])
     exit_code, signal = _read_exit(words[3])
-    return JobRow(
-        *identity,
-        user=words[1],
-        state=words[2],
-        exit_code=exit_code,
-        signal=signal,
-        reason=words[4],
-        submit=_read_number(words[5]),
-        start=_read_number(words[6]),
-        end=_read_number(words[7]),
-        elapsed=_read_number(words[8]),
-        limit=None if minutes is None else minutes * 60,
-        nodelist=words[10],
+    return {
+        "exit_code": exit_code,
+        "signal": signal,
+        "reason": words[4],
+        **_read_times(words[5:8]),
+        "elapsed": _read_number(words[8]),
+        "limit": None if minutes is None else minutes * 60,
+        "nodelist": words[10],
         **_read_tail(_SACCT_TAIL, words[11], {"name": words[11]}),
-    )
+    }
 
 
-def _read_squeue_row(words: list[str]) -> JobRow | None:
-    identity = parse_job_id(words[0])
-    if identity is None:
-        return None
-    return JobRow(
-        *identity,
-        user=words[1],
-        state=words[2],
-        submit=_read_number(words[3]),
-        start=_read_number(words[4]),
-        end=_read_number(words[5]),
-        elapsed=parse_duration(words[6]),
-        limit=TimeLimit.parse_reported(words[7]).seconds,
-        nodelist=words[8],
-        **_read_tail(
-            _SQUEUE_TAIL, f"{words[9]}|{words[10]}", {"name": words[9], "reason": words[10]}
-        ),
-    )
+def _read_squeue_row(words: Sequence[str]) -> dict[str, Any]:
+    name, reason = words[9:]
+    return {
+        **_read_times(words[3:6]),
+        "elapsed": parse_duration(words[6]),
+        "limit": TimeLimit.parse_reported(words[7]).seconds,
+        "nodelist": words[8],
+        **_read_tail(_SQUEUE_TAIL, f"{name}|{reason}", {"name": name, "reason": reason}),
+    }
 
 
 def _read_tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[str, Any]:
