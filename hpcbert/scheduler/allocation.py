@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest
-from hpcbert.scheduler.local.backend import Local
+from hpcbert.scheduler.local.backend import Local, start_queue
 from hpcbert.scheduler.slurm import TRAITS as SLURM_TRAITS
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands
@@ -182,8 +183,12 @@ class InAllocation(Local):
         """Start a queue in the allocation, which may be another one than at the submission."""
         allocation = self._ask_allocation()
         refuse_larger((array.request for array in campaign.arrays), allocation)
-        return self.start_in(
-            allocation.job_id, directory, campaign, lambda array: launch_words(allocation, array)
+        return start_queue(
+            directory,
+            campaign,
+            environ=self.context.environ,
+            allocation=allocation.job_id,
+            launch=partial(launch_words, allocation),
         )
 
     def _ask_allocation(self) -> Allocation:

@@ -17,8 +17,9 @@ import pytest
 
 from hpcbert.campaign import archive, store
 from hpcbert.commands import submit
-from hpcbert.errors import UsageError
+from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.results import document
+from hpcbert.scheduler.base import Target
 from hpcbert.scheduler.local import backend
 from hpcbert.system.processes import machine_and_boot
 from tests.campaign.test_archive import forge_manifest
@@ -314,12 +315,13 @@ def test_a_manifest_that_names_another_process_does_not_end_it(watched, tmp_path
             target = submit.find_living(built, run=None)  # type: ignore[arg-type]
             if case == "its own queue":
                 assert (target.jobs, target.left) == ((job,), ())
-                assert backend.cancel_queue(built.directory, built.campaign)
+                submit.cancel(built, target, run=None)  # type: ignore[arg-type]
                 assert process.wait(CEILING)
             else:
                 assert (target.jobs, target.repeats) == ((), ())
                 assert (str(other) if "queue" in case else case) in target.left[0]
-                assert not backend.cancel_queue(built.directory, built.campaign)
+                with pytest.raises(SchedulerError, match="ended already"):
+                    submit.cancel(built, Target((job,), ()), run=None)  # type: ignore[arg-type]
                 assert process.poll() is None
         finally:
             with contextlib.suppress(ProcessLookupError):

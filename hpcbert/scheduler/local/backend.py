@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -43,8 +42,6 @@ CANCELLED_FILE = "slurm/local.cancelled"
 GRACE = 10.0
 _RUNNING = {"RUNNING", "SUSPENDED"}
 
-# Returns whether the allocation of a job is over, by the job's id.
-HasEnded = Callable[[str], bool]
 # Returns the words before the command that runs the script of an array.
 Launch = Callable[[Array], tuple[str, ...]]
 
@@ -156,20 +153,19 @@ def start_queue(
     directory: Path,
     campaign: Campaign,
     *,
-    time_limit_minutes: float,
+    environ: Mapping[str, str],
     grace: float = GRACE,
-    environ: Mapping[str, str] = os.environ,
     allocation: str = "",
     launch: Launch = lambda _: (),
 ) -> str:
-    """Start the queue of a campaign and return its job id, `local-PID-STARTTIME`.
+    """Start the queue of a campaign and return its job id.
+
+    Its arrays run in order, their repeats one after another; without a time limit, as long as the
+    longest allows.
 
     Args:
-        campaign: Its arrays run in order, their repeats one after another.
-        time_limit_minutes: Time limit of one repeat, or of all of them if they share a job.
         grace: Seconds that a script gets to end its ranks between TERM and KILL.
-        environ: The environment for the ranks, without the caller's own variables of a Slurm job.
-        launch: Returns the words before the command that runs an array's script.
+        allocation: Id of the job whose steps they are; empty: they run on this machine.
 
     Raises:
         SchedulerError: The queue can't be started.
@@ -179,7 +175,7 @@ def start_queue(
     plan = Plan(
         machine=machine_and_boot(),
         lock=str(lock),
-        minutes=time_limit_minutes,
+        minutes=TimeLimit.parse(campaign.arrays[0].request.time_limit).bound / 60,
         grace=grace,
         elements=tuple(_list_elements(campaign, launch)),
         allocation=allocation,
@@ -250,33 +246,6 @@ def is_queue_alive(job_id: str) -> bool:
     return bool(start_time) and is_alive(pid, start_time)
 
 
-def read_states(
-    watched: TrackedCampaign,
-    *,
-    now: float | None = None,
-    has_ended: HasEnded = lambda _: False,
-) -> dict[tuple[str, int], RepeatState]:
-    """Return the state of every repeat of a local campaign by array name and repeat.
-
-    Args:
-        now: Seconds since the epoch.
-        has_ended: Returns whether an allocation is over, by its job's id; asked about a queue on
-            another machine.
-    """
-    now = time.time() if now is None else now
-    job_ids = {array.job_id for array in watched.campaign.arrays}
-    queues = {job_id: _read_queue(watched.directory, job_id, has_ended) for job_id in job_ids}
-    # Only now: a queue that has ended wrote all ends before.
-    watched.records.refresh(watched.directory)
-    return {
-        (array.name, number): _resolve_state(
-            Repeat(watched, array, number), queues[array.job_id], now=now
-        )
-        for array in watched.campaign.arrays
-        for number in array.repeats
-    }
-
-
 def _resolve_state(repeat: Repeat, queue: _QueueState, *, now: float) -> RepeatState:
     if repeat.array.state == "intended" and not repeat.array.called:
         return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
@@ -304,32 +273,6 @@ class _QueueState:
     limit: float | None = None
     cancelled: bool = False
     elsewhere: bool = False
-
-
-def _read_queue(directory: Path, job_id: str, has_ended: HasEnded = lambda _: False) -> _QueueState:
-    try:
-        plan = read_plan(directory)
-    except (OSError, ValueError, ConfigError):
-        return _QueueState(alive=False, detail="the local queue was never started")
-    limit = plan.minutes * 60
-    if plan.machine != machine_and_boot():
-        if plan.allocation and has_ended(plan.allocation):
-            detail = f"its allocation, job {plan.allocation}, has ended"
-            return _QueueState(alive=False, detail=detail, limit=limit)
-        host = plan.machine.partition(" ")[0]
-        return _QueueState(
-            alive=None,
-            detail=f"its queue was started on {host}",
-            limit=limit,
-            elsewhere=host != os.uname().nodename,
-        )
-    if not is_queue_alive(job_id):
-        is_cancelled = (directory / CANCELLED_FILE).exists()
-        died = "the local queue process has died; use hpcbert retry for the missing repeats"
-        detail = "it was cancelled" if is_cancelled else f"{died} ({OUTPUT_FILE} may say why)"
-        return _QueueState(alive=False, cancelled=is_cancelled, detail=detail, limit=limit)
-    detail = "earlier repeats come first, or those of another campaign"
-    return _QueueState(alive=True, detail=detail, limit=limit)
 
 
 def _parse_job_id(job_id: str) -> tuple[int, int]:
@@ -367,23 +310,6 @@ def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
 
 
-def cancel_queue(directory: Path, campaign: Campaign) -> bool:
-    """Make the campaign's queue end the running repeats and start no more.
-
-    Returns:
-        Whether there was a queue. It needs some seconds to end the ranks.
-    """
-    for job_id in sorted({array.job_id for array in campaign.arrays}):
-        pid, _ = _parse_job_id(job_id)
-        if _read_queue(directory, job_id).alive and not describe_other_process(directory, job_id):
-            with contextlib.suppress(OSError):
-                (directory / CANCELLED_FILE).touch()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGTERM)
-                return True
-    return False
-
-
 def has_ended(job_id: str, *, run: Runner, environ: Mapping[str, str]) -> bool:
     """Return whether Slurm says that the allocation of a job is over."""
     outcome = run(
@@ -401,22 +327,8 @@ class Local(PlainScheduler):
     one_job = True
 
     def start(self, directory: Path, campaign: Campaign) -> str:
-        """Start a queue; it needs a time limit, and uses the longest if there is none."""
-        return self.start_in("", directory, campaign)
-
-    def start_in(
-        self, allocation: str, directory: Path, campaign: Campaign, launch: Launch = lambda _: ()
-    ) -> str:
-        """Start a queue in the allocation of a job; empty: on this machine."""
-        limit = TimeLimit.parse(campaign.arrays[0].request.time_limit).bound
-        return start_queue(
-            directory,
-            campaign,
-            time_limit_minutes=limit / 60,
-            environ=self.context.environ,
-            allocation=allocation,
-            launch=launch,
-        )
+        """Start a queue on this machine."""
+        return start_queue(directory, campaign, environ=self.context.environ)
 
     def find(self, directory: Path, arrays: Sequence[Array]) -> str:
         """Return the queue that runs for this campaign."""
@@ -424,11 +336,44 @@ class Local(PlainScheduler):
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Read the status files, and check whether the queue is alive."""
-        return read_states(watched, now=self.context.now(), has_ended=self.has_ended)
+        job_ids = {array.job_id for array in watched.campaign.arrays}
+        queues = {job_id: self._read_queue(watched.directory, job_id) for job_id in job_ids}
+        # Only now: a queue that has ended wrote all ends before.
+        watched.records.refresh(watched.directory)
+        repeats = (
+            Repeat(watched, array, number)
+            for array in watched.campaign.arrays
+            for number in array.repeats
+        )
+        return {
+            repeat.key: _resolve_state(repeat, queues[repeat.array.job_id], now=self.context.now())
+            for repeat in repeats
+        }
 
-    def has_ended(self, allocation: str) -> bool:
-        """Return whether Slurm says that the allocation of a job is over."""
-        return has_ended(allocation, run=self.context.run, environ=self.context.environ)
+    def _read_queue(self, directory: Path, job_id: str) -> _QueueState:
+        try:
+            plan = read_plan(directory)
+        except (OSError, ValueError, ConfigError):
+            return _QueueState(alive=False, detail="the local queue was never started")
+        queue = _QueueState(alive=False, detail="it was cancelled", limit=plan.minutes * 60)
+        if plan.machine != machine_and_boot():
+            allocation, host = plan.allocation, plan.machine.partition(" ")[0]
+            context = self.context
+            if allocation and has_ended(allocation, run=context.run, environ=context.environ):
+                return replace(queue, detail=f"its allocation, job {allocation}, has ended")
+            elsewhere = host != os.uname().nodename
+            detail = f"its queue was started on {host}"
+            return replace(queue, alive=None, detail=detail, elsewhere=elsewhere)
+        if is_queue_alive(job_id):
+            detail = "earlier repeats come first, or those of another campaign"
+            return replace(queue, alive=True, detail=detail)
+        if (directory / CANCELLED_FILE).exists():
+            return replace(queue, cancelled=True)
+        detail = (
+            "the local queue process has died; use hpcbert retry for the missing repeats "
+            f"({OUTPUT_FILE} may say why)"
+        )
+        return replace(queue, detail=detail)
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Leave a process alone that a manifest names but that is not this campaign's queue."""
@@ -447,21 +392,23 @@ class Local(PlainScheduler):
         )
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
-        """Make the queue end the running repeats and start no more."""
-        places = {
-            queue.detail
-            for job_id in target.jobs
-            if (queue := _read_queue(watched.directory, job_id, self.has_ended)).alive is None
-        }
+        """Make the queue end the running repeats and start no more; it needs some seconds."""
+        queues = {job_id: self._read_queue(watched.directory, job_id) for job_id in target.jobs}
+        places = {queue.detail for queue in queues.values() if queue.alive is None}
         if places:
             raise SchedulerError(
                 f"Nothing was cancelled: {join_names(places)}.",
                 hint="Cancel it there, with the same command.",
             )
-        if not cancel_queue(watched.directory, watched.campaign):
-            raise SchedulerError(
-                "The local queue has ended already, so there is nothing to cancel."
-            )
+        for job_id, queue in queues.items():
+            if queue.alive and not describe_other_process(watched.directory, job_id):
+                pid, _ = _parse_job_id(job_id)
+                with contextlib.suppress(OSError):
+                    (watched.directory / CANCELLED_FILE).touch()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGTERM)
+                    return
+        raise SchedulerError("The local queue has ended already, so there is nothing to cancel.")
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Check that hpcbert's own Python has torch, which the pytorch recipe needs."""

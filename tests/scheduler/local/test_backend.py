@@ -11,6 +11,8 @@ import pytest
 
 from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError
+from hpcbert.scheduler import create_scheduler
+from hpcbert.scheduler.base import SchedulerContext, Target
 from hpcbert.scheduler.local import backend as local
 from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
 from tests.kit.cases import read_constant
@@ -18,6 +20,12 @@ from tests.kit.slurm import Slurm
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
+backend = create_scheduler("local", SchedulerContext(Slurm()))
+
+
+def with_limit(campaign, limit="1"):
+    request = replace(campaign.arrays[0].request, time_limit=limit)
+    return replace(campaign, arrays=tuple(replace(a, request=request) for a in campaign.arrays))
 
 
 class Queue:
@@ -28,7 +36,7 @@ class Queue:
         self.directory, self.job = watched.directory, watched.campaign.arrays[0].job_id
 
     def states(self):
-        return list(local.read_states(self.watched).values())
+        return list(backend.states(self.watched).values())
 
     def words(self):
         return [state.word for state in self.states()]
@@ -61,7 +69,7 @@ def run_locally(tmp_path, watched):
     """Write scripts, start the queue, and leave nothing of it behind."""
     queues: list[Queue] = []
 
-    def start(*bodies, name="here", minutes=1.0, repeats=1, together=False, **env):
+    def start(*bodies, name="here", limit="1", repeats=1, together=False, **env):
         points = {"repeats": repeats, "together": together, "scheduler": "local"}
         built = watched(name, jobs=("",) * len(bodies), **points)
         # What every script does first and last, as the rendered ones do.
@@ -72,9 +80,8 @@ def run_locally(tmp_path, watched):
         tag = f"{tmp_path}/{name}"
         places = {"XDG_STATE_HOME": f"{tmp_path}/state", "TMPDIR": str(tmp_path)}
         environ = {**os.environ, **places, "HPCBERT_TEST_TAG": tag, **env}
-        job = local.start_queue(
-            built.directory, built.campaign, time_limit_minutes=minutes, grace=0.3, environ=environ
-        )
+        limited = with_limit(built.campaign, limit)
+        job = local.start_queue(built.directory, limited, grace=0.3, environ=environ)
         arrays = (replace(array, job_id=job, state="submitted") for array in built.campaign.arrays)
         queues.append(Queue(built.change(arrays=tuple(arrays)), tag))
         return queues[-1]
@@ -146,10 +153,10 @@ def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(run_loc
 
 def test_the_time_limit_ends_a_script_and_its_ranks(run_locally):
     ranks = "(trap '' TERM; sleep 1000) & sleep 1000 & wait"
-    queue = run_locally(ranks, "trap '' TERM; while true; do sleep 0.1; done", minutes=0.02)
+    queue = run_locally(ranks, "trap '' TERM; while true; do sleep 0.1; done", limit="0:01")
     first, second = queue.wait_for_end("TIMEOUT", "TIMEOUT")
     assert (first.kind, first.exit_code, second.exit_code) == ("failed", 143, 137)
-    assert "time limit of 1.2 s" in first.detail
+    assert "time limit of 1 s" in first.detail
 
 
 def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally):
@@ -182,14 +189,15 @@ def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, watched
     running, waiting = queue.states()
     assert (running.word, waiting.word) == ("RUNNING", "PENDING")
     assert running.detail == "by its own account; its queue was started on otherhost"
-    assert not local.cancel_queue(queue.directory, queue.watched.campaign)
+    with pytest.raises(SchedulerError, match="otherhost"):
+        backend.cancel(queue.watched, Target((queue.job,), ()))
     plan.write_text(text.replace(machine_and_boot(), f"{os.uname().nodename} 0000"))
     assert queue.words() == ["RUNNING", "UNKNOWN"]
     plan.write_text("{")
     assert queue.words() == ["UNKNOWN", "UNKNOWN"]
     plan.write_text(text)
     other = watched("never", job_id="local-1-1", scheduler="local", repeats=1)
-    (state,) = local.read_states(other).values()
+    (state,) = backend.states(other).values()
     never = "never started: the local queue was never started"
     assert (state.word, state.detail) == ("UNKNOWN", never)
     # Killed, it takes its script along.
@@ -210,7 +218,7 @@ def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanw
     (state,) = second.states()
     assert (state.word, state.kind) == ("PENDING", "waiting")
     assert state.detail == "earlier repeats come first, or those of another campaign"
-    assert local.cancel_queue(third.directory, third.watched.campaign)
+    backend.cancel(third.watched, Target((third.job,), ()))
     third.wait_for_end("CANCELLED")
     assert first.words() == ["RUNNING"]
     (first.directory / "go").touch()
@@ -253,7 +261,7 @@ def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, 
             assert local.lock_path(environ).is_relative_to(tmp_path / "state")
     (tmp_path / "state").touch()
     with pytest.raises(SchedulerError, match="Can't start the local queue"):
-        local.start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)
+        local.start_queue(built.directory, with_limit(built.campaign), environ=environ)
 
 
 @pytest.mark.needs("users")
@@ -263,4 +271,4 @@ def test_a_lock_that_belongs_to_somebody_else_is_not_used(watched, tmp_path):
     os.chown(tmp_path / "hpcbert", 65534, 65534)
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(SchedulerError, match="It belongs to nobody"):
-        local.start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)
+        local.start_queue(built.directory, with_limit(built.campaign), environ=environ)
