@@ -11,7 +11,6 @@ from typing import Any
 import tomli
 
 from hpcbert.errors import ConfigError
-from hpcbert.system.decode import MAX_INTEGER
 from hpcbert.system.files import read as read_file
 
 SCHEMA = 1
@@ -50,29 +49,12 @@ def read_values(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError("The file is not UTF-8.", where=str(path)) from error
     try:
-        values = tomli.loads(text)
-        for key, value in _list_leaves(values):
-            if isinstance(value, int) and abs(value) > MAX_INTEGER:  # JSON has no such limit
-                message = f"{key} is out of range: at most {MAX_INTEGER:,}."
-                raise ConfigError(message, where=str(path))
+        return tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"The file is not valid TOML: {error}.", where=str(path)) from error
     except (RecursionError, ValueError) as error:
         # Nested too deeply, or a number of thousands of digits.
         raise ConfigError(f"The file's TOML can't be read: {error}.", where=str(path)) from error
-    return values
-
-
-def _list_leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the plain values of nested tables and arrays with their keys, `a.b[1]`."""
-    if isinstance(value, dict):
-        for name, entry in value.items():
-            yield from _list_leaves(entry, f"{key}.{name}" if key else name)
-    elif isinstance(value, list):
-        for number, entry in enumerate(value, 1):
-            yield from _list_leaves(entry, f"{key}[{number}]")
-    else:
-        yield key, value
 
 
 def format_toml(values: Mapping[str, Any]) -> str:
@@ -93,15 +75,13 @@ def _format_key(name: str) -> str:
     return name if _BARE.fullmatch(name) else _format_text(name)
 
 
-def _format_text(text: str) -> str:
+def _format_text(text: str | bool) -> str:
     # JSON's escapes are TOML's, except for DEL, which TOML also requires escaped (v1.0.0, String).
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _format_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
+    if isinstance(value, bool | str):
         return _format_text(value)
     if isinstance(value, Mapping):
         pairs = [

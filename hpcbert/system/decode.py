@@ -216,7 +216,9 @@ def _require_table(value: Any) -> None:
 
 
 def _read_plain(kind: type, value: Any) -> Any:
-    if kind is float and type(value) is int and abs(value) <= MAX_INTEGER:
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:  # JSON has no such limit
+        raise Invalid(f"is out of range: at most {MAX_INTEGER:,}")
+    if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         raise _Mismatch(f"must be {_NAMES[kind]}", value=value)
