@@ -46,11 +46,8 @@ class Filter(NamedTuple):
     """The campaigns that the user wants to see; an empty or None field excludes none.
 
     Attributes:
-        frameworks, states: One of these.
         name: A part of the id, name or note, in upper or lower case.
         newer, older: Created less, or more, than this many seconds ago.
-        limit: Only the newest of them.
-        everyone: Whether to include other users' campaigns.
     """
 
     frameworks: Collection[str] = ()
@@ -61,35 +58,29 @@ class Filter(NamedTuple):
     limit: int | None = None
     everyone: bool = False
 
+    def matches(self, overview: Overview, now: float) -> bool:
+        """Return whether the user wants to see a campaign."""
+        age = compute_age(overview.created, now=now)
+        text = f"{overview.campaign}\n{overview.name}\n{overview.note}".lower()
+        return (
+            (not self.frameworks or overview.framework in self.frameworks)
+            and (not self.states or overview.state in self.states)
+            and self.name.lower() in text
+            and (self.newer is None or (age is not None and age < self.newer))
+            and (self.older is None or (age is not None and age > self.older))
+        )
+
 
 def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overview, ...]:
-    """Return the campaigns under a directory, newest first.
-
-    Args:
-        now: Seconds since the epoch.
-    """
+    """Return the campaigns under a directory, newest first."""
     paths = store.find_all_campaigns(runs) if criteria.everyone else store.find_campaigns(runs)
-    overviews = [
-        entry for entry in map(read_overview, paths) if _matches_filter(entry, criteria, now)
-    ]
+    overviews = [entry for entry in map(read_overview, paths) if criteria.matches(entry, now)]
     # Those of one submission stay in its order.
     overviews.sort(
         key=lambda entry: (entry.created, entry.submission or entry.campaign, -entry.position),
         reverse=True,
     )
     return tuple(overviews[: criteria.limit])
-
-
-def _matches_filter(overview: Overview, criteria: Filter, now: float) -> bool:
-    since = compute_age(overview.created, now=now)
-    text = f"{overview.campaign}\n{overview.name}\n{overview.note}".lower()
-    return (
-        (not criteria.frameworks or overview.framework in criteria.frameworks)
-        and (not criteria.states or overview.state in criteria.states)
-        and criteria.name.lower() in text
-        and (criteria.newer is None or (since is not None and since < criteria.newer))
-        and (criteria.older is None or (since is not None and since > criteria.older))
-    )
 
 
 def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:

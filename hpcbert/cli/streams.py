@@ -24,25 +24,11 @@ from hpcbert.system import workers
 
 # The locale that Python sets LC_CTYPE to if the locale is C (PEP 538).
 _COERCED_LOCALES = {"C.UTF-8", "C.utf8", "UTF-8"}
-_ASCII = str.maketrans(
-    {
-        "·": "-",
-        "…": "...",
-        "→": "->",
-        "✓": "+",
-        "✗": "x",
-        "▶": ">",
-        "↻": "r",
-        "○": "o",
-        "▸": "+",
-        "▾": "-",
-        "⊘": "/",
-        "█": "#",
-        "░": ".",
-        "�": "?",
-        "\N{NO-BREAK SPACE}": " ",
-    }
-)
+_ASCII: dict[int, int | str] = {
+    **str.maketrans("·✓✗▶↻○▸▾⊘█░�\N{NO-BREAK SPACE}", "-+x>ro+-/#.? "),
+    ord("…"): "...",
+    ord("→"): "->",
+}
 
 
 def to_ascii(text: str) -> str:
