@@ -168,8 +168,6 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     plan = request.plan_campaigns(
         order.options,
         file=order.file,
-        like="",
-        rehearse=False,
         run=asks,
         name=f"accept-{format_stamp(time.time())}",
         results=points,

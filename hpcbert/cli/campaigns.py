@@ -101,18 +101,10 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
 
 def open_named(names: Sequence[str], runs: Path) -> tuple[OpenedCampaign, ...]:
     """Return the campaigns that the user names, or else the one newest."""
-    return open_campaigns(names, runs) if names else (open_selected("", runs),)
-
-
-def open_selected(name: str, runs: Path) -> OpenedCampaign:
-    """Return the one campaign that the user names, or else the user's newest."""
-    if not name:
-        newest = _find_newest(runs)
-        return OpenedCampaign(newest, newest)
-    campaign, *siblings = _open_named(name, runs)
-    if siblings:
-        store.resolve(name, runs)  # Its refusal names them.
-    return campaign
+    if names:
+        return open_campaigns(names, runs)
+    newest = _find_newest(runs)
+    return (OpenedCampaign(newest, newest),)
 
 
 def _open_named(name: str, runs: Path) -> list[OpenedCampaign]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,8 +11,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.foreign import LogExplanation
 from hpcbert.cli.options import UNIT, refuse_typed, text_option
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.tables import add_log_options, collect_tables, make_collect_request, refuse_unit
-from hpcbert.commands.collect import explain_logs, find_places, resolve_words
+from hpcbert.cli.tables import collect_tables, refuse_unit, takes_logs
+from hpcbert.commands.collect import CollectRequest, Places, explain_logs, resolve_words
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.model import Unit
 from hpcbert.results.formats import FORMATS, format_of_suffix
@@ -36,20 +35,19 @@ from hpcbert.results.wording import sanitize
 @click.option(
     "--explain", "-v", is_flag=True, help="Show how each log is read: facts, lines, all rules."
 )
-@add_log_options
 @returns_result
+@takes_logs
 def collect(
-    paths: tuple[str, ...],
     *,
+    paths: tuple[str, ...],
+    request: CollectRequest,
+    places: Places,
     unit: Unit,
     form: str | None,
     output: str,
-    junit: str,
     beside: str,
     explain: bool,
-    templates: tuple[str, ...],
-    site_file: str,
-    **reading: Any,
+    junit: str,
 ) -> Result:
     """Reduce logs to a table of medians and speedups.
 
@@ -71,13 +69,10 @@ def collect(
     if explain:
         table_options = ("form", "output", "junit", "beside", "unit")
         refuse_typed(table_options, "with --explain, which makes no table")
-    request = make_collect_request(reading)
     chosen_form = _choose_form(form, output)
     refuse_unit(chosen_form, unit)
     if beside:
         _refuse_beside(beside, chosen_form, unit)
-    # Before any path is read: recipes that others can change are refused whatever is collected.
-    places = find_places(site_file, templates)
     resolved_paths = resolve_words(paths, places)
     notes: tuple[str, ...] = ()
     if not resolved_paths:

@@ -22,12 +22,11 @@ from hpcbert.cli.options import (
     text_option,
 )
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.tables import add_log_options, make_collect_request, write_output
-from hpcbert.commands.collect import find_places, load_result_set
+from hpcbert.cli.tables import takes_logs, write_output
+from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
 from hpcbert.commands.compare import CompareRequest, compare_results
 from hpcbert.config.options import ShareRange
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError, join_names
-from hpcbert.model import Unit
 from hpcbert.results.compare import DIMENSIONS, comparison_data, comparison_view, render_junit
 from hpcbert.results.document import ResultSet
 from hpcbert.results.grid import Column, Grid, TableView
@@ -62,6 +61,7 @@ _HISTORY_COLUMNS = (
 )
 @click.option(
     "--fail-under",
+    "least",
     callback=make_reader(ShareRange(0.01, 10)),
     metavar="SHARE",
     help="Exit with 7 if a point has less than this share of BASE, or is missing.",
@@ -70,22 +70,20 @@ _HISTORY_COLUMNS = (
 @flag_option("--anyway", "Compare even what is not comparable, and mark it.")
 @VIEW_FORM
 @UNIT
-@add_log_options
 @returns_result
+@takes_logs
 def compare(
+    *,
     base: str,
     new: tuple[str, ...],
-    *,
+    request: CollectRequest,
+    places: Places,
     by: str | None,
     within: float,
-    fail_under: float | None,
+    least: float | None,
     junit: str,
-    anyway: bool,
-    unit: Unit,
     form: str,
-    templates: tuple[str, ...],
-    site_file: str,
-    **reading: Any,
+    **values: Any,
 ) -> Result:
     """Compare results point by point, with a verdict on each.
 
@@ -101,26 +99,18 @@ def compare(
       hpcbert compare dlperf:oneflow-fp32 20261121-oneflow-1a2b3c
       hpcbert compare --by framework runs/20261121-oneflow-1a2b3c runs/20261121-pytorch-4d5e6f
     """
-    if fail_under is None:
+    if least is None:
         refuse_typed(("junit",), "without --fail-under")
-    request = CompareRequest(
-        (base, *new),
-        by or "",
-        within,
-        fail_under,
-        anyway=anyway,
-        reading=make_collect_request(reading),
-        unit=unit,
-    )
-    result = compare_results(request, find_places(site_file, templates))
+    comparison = CompareRequest((base, *new), by or "", within, least, reading=request, **values)
+    result = compare_results(comparison, places)
     if junit:
         content = render_junit("hpcbert compare", result.comparisons, result.failures)
         write_output(Path(junit), content, "--junit")
     width = streams.line_width(sys.stdout)
-    views = [comparison_view(comparison, within) for comparison in result.comparisons]
-    comparisons = [comparison_data(comparison) for comparison in result.comparisons]
+    views = [comparison_view(entry, within) for entry in result.comparisons]
+    comparisons = list(map(comparison_data, result.comparisons))
     return Result(
-        data={"within": within, "fail_under": fail_under, "comparisons": comparisons},
+        data={"within": within, "fail_under": least, "comparisons": comparisons},
         text="\n\n".join(view.render(form, width) for view in views),
         errors=(*result.failures, *map(IncompleteError, result.refused)),
         warnings=result.warnings,

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.campaigns import open_selected
-from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES, UNIT
+from hpcbert.cli.campaigns import open_named
+from hpcbert.cli.options import RULE, UNIT
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
+from hpcbert.cli.tables import takes_places
+from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.input_wait import read_wait_share
@@ -35,12 +36,9 @@ _MAX_NODES = 1_000_000
 @click.command()
 @click.argument("paths", nargs=-1)
 @click.option("--network", multiple=True, metavar="CAMPAIGN", help="Campaign of nccl-tests.")
-@TEMPLATES
-@RESULTS_SITE
 @returns_result
-def explain(
-    paths: tuple[str, ...], *, network: tuple[str, ...], templates: tuple[str, ...], site_file: str
-) -> Result:
+@takes_places
+def explain(*, paths: tuple[str, ...], network: tuple[str, ...], places: Places) -> Result:
     """Explain the efficiency of a result.
 
     PATHS are campaigns, by directory, archive, id or a part of the id; logs, or saved results;
@@ -54,10 +52,9 @@ def explain(
       hpcbert explain
       hpcbert explain 3f9a1c --network 20261121T120000Z-nccl-tests-77b0c2
     """
-    places = find_places(site_file, templates)
     # Waits for input are read from logs, which an archive's directory has until the command ends.
     opened_paths = [
-        str(open_selected(path, places.runs).directory) if path.endswith(ARCHIVE) else path
+        str(open_named([path], places.runs)[0].directory) if path.endswith(ARCHIVE) else path
         for path in paths
     ]
     results = load_result_set(opened_paths, places)
@@ -70,11 +67,10 @@ def explain(
         waits = _read_waits(table, results)
         tables.append((table.group, explain_table(table, bandwidths=speeds, waits=waits)))
     errors = () if tables else (IncompleteError("There is no table to explain."),)
-    data: list[dict[str, Any]] = [{**vars(group), "findings": []} for group, _ in tables]
-    for document, (_, findings) in zip(data, tables, strict=True):
-        for finding in findings:
-            shape = str(finding.shape) if finding.shape else None
-            document["findings"].append({**vars(finding), "shape": shape})
+    data = [
+        {**vars(group), "findings": list(map(_finding_data, findings))}
+        for group, findings in tables
+    ]
     text = "\n\n".join("\n".join(_format_findings(group, findings)) for group, findings in tables)
     return Result({"tables": data}, text, errors, (*results.warnings, *results.refused))
 
@@ -106,10 +102,12 @@ def _read_waits(table: SpeedupTable, results: ResultSet) -> dict[Shape, list[flo
     return waits
 
 
+def _finding_data(finding: Observation) -> dict[str, Any]:
+    return {**vars(finding), "shape": str(finding.shape) if finding.shape else None}
+
+
 def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
-    title = f"{table_title(group, ' · ')} · {group.batch} samples per device"
-    options = f" · {sanitize(group.variant)}" if group.variant else ""
-    yield click.style(title + options, bold=True)
+    yield click.style(_format_title(group, " · "), bold=True)
     for finding in findings:
         sign = click.style("?", fg="yellow") if finding.missing else "·"
         yield f"  {sign} {finding.text}"
@@ -132,17 +130,10 @@ def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) 
 )
 @UNIT
 @RULE
-@TEMPLATES
-@RESULTS_SITE
 @returns_result
+@takes_places
 def predict(
-    paths: tuple[str, ...],
-    *,
-    nodes: tuple[int, ...],
-    unit: Unit,
-    rule: str,
-    templates: tuple[str, ...],
-    site_file: str,
+    *, paths: tuple[str, ...], nodes: tuple[int, ...], unit: Unit, rule: str, places: Places
 ) -> Result:
     """Predict the throughput of more nodes from the measured points.
 
@@ -158,7 +149,7 @@ def predict(
       hpcbert predict 3f9a1c --nodes 16 --json
     """
     request = CollectRequest(rule=rule) if rule else None
-    results = load_result_set(paths, find_places(site_file, templates), request)
+    results = load_result_set(paths, places, request)
     data = [_forecast_data(table, nodes, unit) for table in results.tables]
     texts, refused = [], []
     for table, forecast in zip(results.tables, data, strict=True):
@@ -182,9 +173,9 @@ def predict(
     )
 
 
-def _format_title(group: Group) -> str:
-    title = f"{table_title(group)} {group.batch} samples per device"
-    return f"{title} {sanitize(group.variant)}" if group.variant else title
+def _format_title(group: Group, separator: str = " ") -> str:
+    parts = (table_title(group, separator), f"{group.batch} samples per device", group.variant)
+    return separator.join(filter(None, map(sanitize, parts)))
 
 
 def _forecast_data(table: SpeedupTable, nodes: Sequence[int], unit: Unit) -> dict[str, Any]:

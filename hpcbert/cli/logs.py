@@ -15,7 +15,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE, count_option, flag_option, text_option
-from hpcbert.cli.output import Result, print_text, replace_controls, run_command
+from hpcbert.cli.output import Result, print_text, replace_controls, returns_result
 from hpcbert.commands.monitor import (
     Log,
     find_newest_log,
@@ -46,12 +46,10 @@ _MAX_TAIL = 1 << 24
 )
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Print only the last N lines.")
 @flag_option("--path", "Print only the path of the log.", "path_only")
-@flag_option("--json", "Print one JSON document.", "as_json")
 @RUNS
 @SITE
-def logs(
-    *, as_json: bool, path_only: bool, follow_it: bool, tail: int | None, **values: Any
-) -> None:
+@returns_result
+def logs(*, path_only: bool, follow_it: bool, tail: int | None, **values: Any) -> Result:
     """Print the log of a repeat.
 
     CAMPAIGN is a campaign's directory or archive, its id or a part of the id, or the name of a
@@ -72,16 +70,9 @@ def logs(
       hpcbert logs 3f9a1c --point bert-base_4n8g_fp32_b32 --repeat 2
       less $(hpcbert logs 3f9a1c --repeat 2 --path)
     """
+    as_json = click.get_current_context().params["as_json"]
     if follow_it and not (as_json or path_only):
-        run_command("logs", lambda: _follow_log(tail, **values), as_json=False)
-    run_command(
-        "logs",
-        lambda: _print_log(tail, as_json=as_json, path_only=path_only, **values),
-        as_json=as_json,
-    )
-
-
-def _print_log(tail: int | None, *, as_json: bool, path_only: bool, **values: Any) -> Result:
+        return _follow_log(tail, **values)
     opened_campaign, log = _find_log(**values)
     cautions = store.warn_about_writers(opened_campaign.shown)
     if as_json:

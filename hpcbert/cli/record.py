@@ -11,10 +11,10 @@ import click
 
 from hpcbert.cli import streams
 from hpcbert.cli.main import ListByDefault
-from hpcbert.cli.options import RESULTS_SITE, TEMPLATES, count_option, flag_option, text_option
+from hpcbert.cli.options import count_option, flag_option, text_option
 from hpcbert.cli.output import Result, pick, returns_result
-from hpcbert.cli.tables import add_log_options, make_collect_request
-from hpcbert.commands.collect import find_places
+from hpcbert.cli.tables import takes_logs, takes_places
+from hpcbert.commands.collect import CollectRequest, Places
 from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.results import record as published
@@ -175,17 +175,10 @@ def _make_table_view(table: PublishedTable) -> TableView:
 @click.option("--round", "benchmark_round", required=True, metavar="vX.Y", help="Round: v5.0.")
 @click.option("--commit", required=True, help="Commit of the checkout, 40 digits.")
 @click.option("--year", type=click.IntRange(2018), required=True, help="Year of the round.")
-@TEMPLATES
-@RESULTS_SITE
 @returns_result
+@takes_places
 def record_extract(
-    folder: Path,
-    *,
-    benchmark_round: str,
-    commit: str,
-    year: int,
-    templates: tuple[str, ...],
-    site_file: str,
+    *, folder: Path, benchmark_round: str, commit: str, year: int, places: Places
 ) -> Result:
     """Print tables of MLPerf's result folders as TOML for the record.
 
@@ -196,7 +189,6 @@ def record_extract(
     Examples:
       hpcbert record extract training_results_v5.0 --round v5.0 --commit 0fdc28f --year 2025
     """
-    places = find_places(site_file, templates)
     extracted, refused = extract_tables(folder, benchmark_round, commit, places)
     tables = [replace(table, year=year) for table in extracted]
     text = "\n".join(published.format_table(table) for table in tables)
@@ -213,16 +205,15 @@ def record_extract(
     help="A source of the record, or tables of it: dlperf:tf2-rn50.",
 )
 @text_option("--edition", "Edition of the table, if there are several: v2.0.")
-@add_log_options
 @returns_result
+@takes_logs
 def record_check(
-    paths: tuple[str, ...],
     *,
+    paths: tuple[str, ...],
+    request: CollectRequest,
+    places: Places,
     against: str,
     edition: str,
-    templates: tuple[str, ...],
-    site_file: str,
-    **reading: Any,
 ) -> Result:
     """Check which published numbers follow from their logs.
 
@@ -233,12 +224,10 @@ def record_check(
     Examples:
       hpcbert record check logs/tensorflow --fw tf2 --against dlperf:tf2-rn50
     """
-    request = make_collect_request(reading)
     if request.rule or request.window.skip is not None or request.window.iters is not None:
         raise UsageError(
             "The record sets --rule, --skip and --iters.", hint="Leave them out, or use collect."
         )
-    places = find_places(site_file, templates)
     cells = check_record(paths, places, request, against=against, edition=edition)
     data = [{**cell._asdict(), "follows": cell.follows} for cell in cells]
     rows, errors = [], []

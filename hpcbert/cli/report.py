@@ -12,14 +12,9 @@ import click
 
 from hpcbert.cli.options import UNIT, flag_option, text_option
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.tables import (
-    add_log_options,
-    list_shortfalls,
-    make_collect_request,
-    make_provenance,
-)
+from hpcbert.cli.tables import list_shortfalls, make_provenance, takes_logs
 from hpcbert.commands import report as flow
-from hpcbert.commands.collect import find_places, load_result_set
+from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
 from hpcbert.results.document import ResultSet, tables_data
@@ -33,6 +28,7 @@ from hpcbert.results.report.model import LANGUAGES
 @text_option("--output", "Where to write it; default: report/ in the campaign.", "DIR")
 @click.option(
     "--lang",
+    "language",
     type=click.Choice(LANGUAGES),
     default=LANGUAGES[0],
     show_default=True,
@@ -49,21 +45,18 @@ from hpcbert.results.report.model import LANGUAGES
 @flag_option("--with-logs", "Include the logs.")
 @flag_option("--open", "Open the page in a browser.", "open_page")
 @UNIT
-@add_log_options
 @returns_result
+@takes_logs
 def report(
-    paths: tuple[str, ...],
     *,
+    paths: tuple[str, ...],
+    request: CollectRequest,
+    places: Places,
     output: str,
-    lang: str,
-    title: str,
-    size: str,
-    with_logs: bool,
     open_page: bool,
     unit: Unit,
-    templates: tuple[str, ...],
-    site_file: str,
-    **reading: Any,
+    language: str,
+    **layout: Any,
 ) -> Result:
     """Write a report: a page, figures, tables, and all numbers.
 
@@ -80,8 +73,6 @@ def report(
       hpcbert report 3f9a1c 77b0d2 --output report --title 'BERT on our cluster'
       hpcbert report ~/DLPerf/logs --fw oneflow --output report --lang zh --with-logs
     """
-    request = make_collect_request(reading)
-    places = find_places(site_file, templates)
     results = load_result_set(paths, places, request)
     shortfalls = (*map(IncompleteError, results.refused), *list_shortfalls(results.tables))
     if not results.tables and shortfalls:
@@ -92,11 +83,9 @@ def report(
         Path(output) if output else flow.choose_directory(results),
         provenance=origin,
         recipes=places.recipes.names,
-        title=title,
-        language=lang,
-        size=size,
-        with_logs=with_logs,
+        language=language,
         unit=unit,
+        **layout,
     )
     page = report_files.directory / "index.html"
     warnings = [f"{name}: masked text that looked like a secret." for name in report_files.masked]
@@ -104,7 +93,7 @@ def report(
         warnings.append(f"No browser can open here. Copy {page} to your machine.")
     contents = _count_contents(results, report_files.files)
     data: dict[str, Any] = {"directory": str(report_files.directory), "page": str(page)}
-    data |= {"language": lang, "files": list(report_files.files)}
+    data |= {"language": language, "files": list(report_files.files)}
     data |= tables_data(mark_tables(results.tables, unit), origin)
     warnings = [*results.warnings, *explain_missing(results.tables, unit), *warnings]
     return Result(data, f"{page}: {contents}", shortfalls, tuple(warnings))

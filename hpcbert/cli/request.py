@@ -59,6 +59,7 @@ class CampaignRequest:
 
     Attributes:
         warnings: Choices made on the user's behalf.
+        past: What it measures again.
     """
 
     plan: MeasurementPlan
@@ -66,6 +67,7 @@ class CampaignRequest:
     recipe: Recipe
     options: SubmitOptions
     warnings: tuple[str, ...]
+    past: Lock | None
 
 
 # What submissions of a file add to their name.
@@ -117,13 +119,12 @@ def read_requests(
     names = {name for axes in (selection, *selection.include) for name in axes.frameworks}
     if results:
         names = {table.group.framework for table in results.tables}
+    names = {past.framework} if past else names
     if len(names) > 1:
-        refuse_typed(
-            _FRAMEWORK_OPTIONS,
-            "with several frameworks: set it in [frameworks.NAME] of the site.toml",
-        )
+        remedy = "set it in [frameworks.NAME] of the site.toml"
+        refuse_typed(_FRAMEWORK_OPTIONS, f"with several frameworks: {remedy}")
     base = _make_request(options)
-    single_framework = past.framework if past else next(iter(names)) if len(names) == 1 else ""
+    single_framework = "" if len(names) > 1 else "".join(names)
     site_config = site.load(options.site_file, replace(options, fw=single_framework))
     folders = places.recipe_folders(Path(site_config.where), options.templates)
 
@@ -142,8 +143,7 @@ def read_requests(
             plan_table(table, protocols, *find(table.group.framework)) for table in results.tables
         )
     else:
-        where = file.where if file else ""
-        plans = matrix.list_plans(selection, base, find, where=where)
+        plans = matrix.list_plans(selection, base, find, where=file.where if file else "")
     requests = []
     for plan in plans:
         submit_options, warnings = _make_submit_options(
@@ -151,7 +151,7 @@ def read_requests(
         )
         framework_recipe, _ = find(plan.framework)
         requests.append(
-            CampaignRequest(plan, site_config, framework_recipe, submit_options, warnings)
+            CampaignRequest(plan, site_config, framework_recipe, submit_options, warnings, past)
         )
     return tuple(requests)
 
@@ -172,7 +172,7 @@ def _refuse_unused_options(options: Options) -> None:
             raise UsageError(f"{option}: {problem}", hint=f"Leave it out of {option}.")
 
 
-def open_past(name: str, options: Options) -> tuple[Lock, ...]:
+def _open_past(name: str, options: Options) -> tuple[Lock, ...]:
     """Return the locks of the campaigns, archive or lock file that --like names."""
     refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
     if name.endswith(".toml"):
@@ -186,14 +186,12 @@ def open_past(name: str, options: Options) -> tuple[Lock, ...]:
     return locks
 
 
-def complete_options(options: Options, file: CampaignFile | None) -> Options:
+def _complete_options(options: Options, file: CampaignFile) -> Options:
     """Return the options, completed with the file's settings of how to run; typed options win.
 
     Raises:
         UsageError: An option also says what to measure.
     """
-    if not file:
-        return options
     refuse_typed(_MEASURE_OPTIONS, f"with {Path(file.where).name}, which says what to measure")
     values = {
         name: value
@@ -371,10 +369,10 @@ class SubmitPlan(NamedTuple):
 def plan_campaigns(
     options: Options,
     *,
-    file: Path | None,
-    like: str,
-    rehearse: bool,
     run: Runner,
+    file: Path | None = None,
+    like: str = "",
+    rehearse: bool = False,
     name: str = "",
     note: str = "",
     dry: bool = False,
@@ -390,25 +388,35 @@ def plan_campaigns(
         dry: Whether to draft scripts to read, for Slurm if this machine is too small.
         planned: Whether only the cost is of interest, so that paths may be missing.
     """
-    locks = open_past(like, options) if like else ()
+    locks: Sequence[Lock | None] = _open_past(like, options) if like else (None,)
     campaign_file = _read_campaign_file(file) if file else None
-    options = complete_options(options, campaign_file)
     if campaign_file:
+        options = _complete_options(options, campaign_file)
         name, note = name or campaign_file.name or "", note or campaign_file.note or ""
     note = store.check_note(note)
-    values = {"dry": dry, "rehearse": rehearse, "file": campaign_file, "results": results}
-    requests = _list_requests(options, locks, nodes, **values)
-    if (campaign_file or like) and len(requests) > 1 and not name:
-        name = _name_submission(Path(campaign_file.where).stem if campaign_file else like)
+    values: dict[str, Any] = {"dry": dry, "rehearse": rehearse, "results": results}
+    requests = [
+        request
+        for node in nodes
+        for past in locks
+        for request in read_requests(
+            replace(options, nodelist=node or options.nodelist),
+            past=past,
+            file=campaign_file,
+            **values,
+        )
+    ]
+    if (file or like) and len(requests) > 1 and not name:
+        name = _name_submission(file.stem if file else like)
     texts = {"name": name, "note": note, "dry": dry or planned}
-    drafts = _draft_requests([request for request, _ in requests], run=run, **texts)
+    drafts = _draft_requests(requests, run=run, **texts)
     warnings: list[str] = []
-    for (request, past), draft in zip(requests, drafts, strict=True):
+    for request, draft in zip(requests, drafts, strict=True):
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
-        warnings += compare_locks(past, draft.lock) if past else ()
+        warnings += compare_locks(request.past, draft.lock) if request.past else ()
     chained = _chain_drafts(drafts, len(drafts) // len(nodes))
-    return SubmitPlan(options, requests[0][0].site, chained, tuple(dict.fromkeys(warnings)))
+    return SubmitPlan(options, requests[0].site, chained, tuple(dict.fromkeys(warnings)))
 
 
 def _read_campaign_file(file: Path) -> CampaignFile:
@@ -416,20 +424,6 @@ def _read_campaign_file(file: Path) -> CampaignFile:
         hint = "hpcbert plan --init writes an example; without a file, options say what to measure."
         raise ConfigError("There is no such file.", where=str(file), hint=hint)
     return campaignfile.read(file)
-
-
-def _list_requests(
-    options: Options, locks: Sequence[Lock], nodes: Sequence[str], **values: Any
-) -> list[tuple[CampaignRequest, Lock | None]]:
-    """Return the campaigns to draft, for each node, and what each measures again, if anything."""
-    return [
-        (request, past)
-        for node in nodes
-        for past in locks or (None,)
-        for request in read_requests(
-            replace(options, nodelist=node) if node else options, past=past, **values
-        )
-    ]
 
 
 def _name_submission(source: str) -> str:
@@ -446,18 +440,12 @@ def _draft_requests(
     for request in requests:
         # One time for all: `store.list_submission` looks for ids that begin with it.
         submitter = replace(submitter, token=os.urandom(3).hex())
-        scheduler_name = request.options.scheduler
+        scheduler_name, materials = request.options.scheduler, (request.site, request.recipe)
         refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
         backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(run))
-        options = backend.fit(request.options, request.site, request.recipe)
+        options = replace(backend.fit(request.options, *materials), **texts)
         drafts.append(
-            draft_campaign(
-                request.plan,
-                request.site,
-                request.recipe,
-                options=replace(options, **texts),
-                submitter=submitter,
-            )
+            draft_campaign(request.plan, *materials, options=options, submitter=submitter)
         )
     return tuple(drafts)
 

@@ -6,9 +6,10 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -44,6 +45,7 @@ from hpcbert.results.formats import FORMATS, list_cases, render_cases
 from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
 
+T = TypeVar("T")
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
 
@@ -88,34 +90,45 @@ _OPTIONS = (
     ),
     flag_option("--require-all", "Give no number for a point with an invalid repeat."),
     flag_option("--as-repeats", "All logs of a point are repeats, whatever their names."),
-    TEMPLATES,
-    RESULTS_SITE,
 )
+_SETTINGS = ("model", "nodes", "gpus_per_node", "batch_size", "precision")
+_READING = ("rule", "pattern", "require_all", "as_repeats")
 
 
-def add_log_options(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, including `--templates` and `--site`."""
-    for option in reversed(_OPTIONS):
-        body = option(body)
-    return body
+def takes_places(body: Callable[..., T]) -> Callable[..., T]:
+    """Add --templates and --site to a command, which gets the user's places."""
+
+    @TEMPLATES
+    @RESULTS_SITE
+    @wraps(body)
+    def command(*, templates: tuple[str, ...], site_file: str, **values: Any) -> T:
+        return body(places=find_places(site_file, templates), **values)
+
+    return command
 
 
-def make_collect_request(values: Mapping[str, Any]) -> CollectRequest:
-    """Return the request that the options of `add_log_options` make.
+def takes_logs(body: Callable[..., T]) -> Callable[..., T]:
+    """Add the options of reading logs to a command, which gets them as a request, and the places.
 
-    Raises:
-        UsageError: The window of iterations is empty.
+    The command raises `UsageError` if the window of iterations is empty.
     """
-    skip, iters = values["skip"], values["iters"]
-    if skip is not None and iters is not None and skip >= iters:
-        raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
-    names = ("model", "nodes", "gpus_per_node", "batch_size", "precision")
-    settings = parse_settings(values["settings"])
-    known = UserSettings(values["fw"], settings=settings, **{name: values[name] for name in names})
-    texts_and_flags = {
-        name: values[name] for name in ("rule", "pattern", "require_all", "as_repeats")
-    }
-    return CollectRequest(known=known, window=Window(skip, iters), **texts_and_flags)
+
+    @wraps(body)
+    def command(*, skip: int | None, iters: int | None, settings: Any, **values: Any) -> T:
+        if skip is not None and iters is not None and skip >= iters:
+            raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
+        known = {name: values.pop(name) for name in _SETTINGS}
+        request = CollectRequest(
+            known=UserSettings(values.pop("fw"), settings=parse_settings(settings), **known),
+            window=Window(skip, iters),
+            **{name: values.pop(name) for name in _READING},
+        )
+        return body(request=request, **values)
+
+    complete: Callable[..., T] = takes_places(command)
+    for option in reversed(_OPTIONS):
+        complete = option(complete)
+    return complete
 
 
 # Files that one sentence names; --json names all.
