@@ -207,25 +207,13 @@ ALIASES = {"ls": "list", "rm": "remove", "remove": "rm"}
 EMPTY_MEANS = {("note", "text"): "removes the note"}
 
 
-# What stands for the value of an option in --help, by the option's parameter.
+# What stands for a value in --help, by the option's parameter, if not the option's last word.
 _METAVARS = {
-    name: metavar
-    for metavar, names in {
-        "PATH": "runs site_file templates data source python",
-        "FILE": "job_submit slurm_conf",
-        "FRAMEWORK": "fw frameworks",
-        "NAME": "partition account qos reservation name interface mpi rule edition lacks",
-        "NODELIST": "nodelist exclude",
-        "SECONDS": "wait interval",
-        "STEPS": "iters skip",
-        "TIME": "time_limit",
-        "TYPE": "gpu_type gpu_types",
-        "FORM": "pattern",
-        "URL": "repository",
-        "GPUS": "gpus_per_node",
-    }.items()
-    for name in names.split()
-} | {name: name.upper() for name in ("nodes", "precision", "model", "image", "device", "protocol")}
+    **dict.fromkeys(("runs", "site_file", "templates", "data", "source", "python"), "PATH"),
+    **dict.fromkeys(("nodelist", "exclude"), "NODELIST"),
+    **dict.fromkeys(("wait", "interval"), "SECONDS"),
+    **dict.fromkeys(("job_submit", "slurm_conf"), "FILE"),
+}
 # The types whose values are numbers: click shows their names, as `INTEGER RANGE`.
 _NUMBERS = (type(click.INT), type(click.FLOAT))
 
@@ -245,8 +233,9 @@ def complete_command(command: click.Command, words: tuple[str, ...]) -> click.Co
     for flag, option in list_options(command).items():
         option.envvar = name_variable(words, flag)
         if option.metavar is None and not option.is_flag:
-            number = "N" if isinstance(option.type, _NUMBERS) else None
-            option.metavar = _METAVARS.get(str(option.name), number)
+            word = flag.rpartition("-")[2].upper() if option.type is click.STRING else None
+            word = "N" if isinstance(option.type, _NUMBERS) else word
+            option.metavar = _METAVARS.get(str(option.name), word)
     for param in command.params:
         vars(param).setdefault("consume_value", _check_value(param, param.consume_value))
     return command

@@ -22,7 +22,6 @@ import click
 from hpcbert.cli import streams
 from hpcbert.errors import (
     HpcbertError,
-    IncompleteError,
     Interruption,
     Refusals,
     UnfinishedError,
@@ -67,7 +66,6 @@ class Result:
         errors: What went wrong, even if there is a result all the same.
         warnings: Sentences for stderr.
         exact: Whether the text must arrive byte by byte, as a script or document.
-        incomplete: Whether something is missing that no error names.
     """
 
     data: object = None
@@ -75,7 +73,6 @@ class Result:
     errors: tuple[HpcbertError, ...] = ()
     warnings: tuple[str, ...] = ()
     exact: bool = False
-    incomplete: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -83,10 +80,8 @@ class Result:
 
         6, unfinished, only if no other error is there: what is invalid stays so.
         """
-        least = IncompleteError.exit_code if self.incomplete else 0
-        unfinished = UnfinishedError.exit_code
         codes = {error.exit_code for error in self.errors}
-        return max(codes - {unfinished} or codes, default=least)
+        return max(codes - {UnfinishedError.exit_code} or codes, default=0)
 
 
 def pick(entry: object, names: str) -> dict[str, Any]:

@@ -191,7 +191,10 @@ def collect_tables(
     data = tables_data(marked, table_provenance if tables else None)
     if collection.left_out or tables:
         data["assumed"] = collection.assumptions.data()
-        data["left_out"] = _left_out_data(collection.left_out)
+        data["left_out"] = [
+            {"path": printable_path(log.path), **pick(log, "why wanted")}
+            for log in collection.left_out
+        ]
     if published_name:
         view, data["beside"] = _compare_published(tables, published_name, form, width)
         text += f"\n\n{view}" if tables else ""
@@ -206,7 +209,6 @@ def collect_tables(
         data=data,
         text=text,
         exact=layout.exact and bool(text),
-        incomplete=not tables,
         errors=list_shortcomings(collection),
         warnings=(
             *collection.warnings,
@@ -217,10 +219,6 @@ def collect_tables(
             *notes,
         ),
     )
-
-
-def _left_out_data(logs: Sequence[LeftOut]) -> list[dict[str, Any]]:
-    return [{"path": printable_path(log.path), **pick(log, "why wanted")} for log in logs]
 
 
 def _compare_published(
@@ -247,6 +245,8 @@ def list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
     if count := sum(log.wanted for log in collection.left_out):
         logs = format_count(count, "log")
         errors.append(IncompleteError(f"hpcbert left out what may be {logs}."))
+    if not errors and not collection.tables:
+        errors.append(IncompleteError("No log gives a number."))
     return tuple(errors)
 
 

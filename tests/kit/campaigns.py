@@ -255,7 +255,7 @@ def collect_campaigns(*paths: Path, states: States = lambda _: {}, **request: An
 
 def find_exit_code(collection: CollectResult) -> int:
     """Return the exit code with which a collection ends."""
-    return Result(errors=list_shortcomings(collection), incomplete=not collection.tables).exit_code
+    return Result(errors=list_shortcomings(collection)).exit_code
 
 
 def node(name: str = "n1", **changes: Any) -> dict[str, Any]:
