@@ -123,14 +123,14 @@ def make_setting(log: LogFile, user: UserSettings, window: Window) -> Setting:
     for key in ("nodes", "gpus_per_node", "batch_size", "precision"):
         name = "batch_size_per_device" if key == "batch_size" else key
         stated, typed = getattr(log, key), getattr(user, key)
-        if log.name and key in log.name.guesses and typed is not None:
+        if key in log.guesses and typed is not None:
             stated = None
         if stated is not None and typed is not None and stated != typed:
             raise make_contradiction(name, stated, OPTIONS[name], typed, log)
         values[name] = typed if stated is None else stated
         sources[name] = OPTIONS[name] if stated is None else "the path"
     nodes, width = values["nodes"], values["gpus_per_node"]
-    if log.name and not (nodes or width or log.gpus):
+    if log.form is not None and not (nodes or width or log.gpus):
         values["nodes"], values["gpus_per_node"], source = read_system(log.path.parent)
         sources |= dict.fromkeys(("nodes", "gpus_per_node"), source) if source else {}
     if log.gpus and nodes and width and nodes * width != log.gpus:
@@ -399,7 +399,7 @@ class LogReader:
 
         Lines decide where a name has no documented form: such a folder may have any name.
         """
-        if folder and log.name is None:
+        if folder and log.form is None:
             return folder
         owners = find_frameworks(log.path, self.grammars(self.recipes.names))
         if folder in owners or (folder and not owners and log.is_wanted):
@@ -436,7 +436,7 @@ class LogReader:
         for log in logs:
             framework = self.recognise(log)
             if not framework.grammar.reader:
-                folder = log.path.parent if log.name else None
+                folder = log.path.parent if log.form is not None else None
                 folders.setdefault((framework.name, folder), []).append(log)
         for (_, folder), folder_logs in folders.items():
             default = self.choice(folder_logs[0])

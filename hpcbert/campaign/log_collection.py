@@ -321,7 +321,7 @@ class LogCollection:
         log = read.log
         if read.valid:
             return None
-        if log.name and log.name.is_numbered:
+        if log.is_numbered:
             reads = [candidate for candidate in reads if candidate.log.place == log.place]
         first = next(iter(reads), read)
         twins = [
@@ -344,10 +344,9 @@ class LogCollection:
         """Note what the numbers rest on and neither the logs nor the user state."""
         assumptions = self.reader.assumptions
         for (point, _), reads in points.items():
-            names = [read.log.name for read in reads if is_numbered_by_job(read)]
-            for name in names if len(names) > 1 else ():
+            forms = [str(read.log.form) for read in reads if is_numbered_by_job(read)]
+            for form in forms if len(forms) > 1 else ():
                 reason = "these logs of one point differ only in numbers in their names"
-                form = name.form if name else ""
                 assumption = Assumption(point.framework, "repeats", form, reason, "--pattern")
                 assumptions[assumption] += 1
             for read in reads:
@@ -411,11 +410,10 @@ def _list_assumed(read: ReadLog, user: UserSettings) -> Iterator[tuple[str, str,
     setting, facts = reading.setting, dict(reading.facts)
     for name, value, reason in reading.assumed:
         yield name, str(value), reason, OPTIONS.get(name, f"--set {name}")
-    guesses = log.name.guesses if log.name else ()
     for key in ("batch_size", "precision", "nodes", "gpus_per_node", "gpus"):
         name = "batch_size_per_device" if key == "batch_size" else key
         is_typed = key != "gpus" and getattr(user, key) is not None
-        if key in guesses and name not in facts and not is_typed:
+        if key in log.guesses and name not in facts and not is_typed:
             yield name, str(getattr(log, key)), "the file's name states it", OPTIONS[name]
     source = dict(setting.sources).get("nodes", "")
     if source.endswith(".json") and "nodes" not in facts:
@@ -519,14 +517,16 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
             "If not, name in --pattern what differs, or collect them separately.",
         )
     numbers = [read.log.repeat or 0 for read in ordered]
-    is_ambiguous = any(read.log.name for read in ordered) and len(set(numbers)) < len(numbers)
+    is_ambiguous = any(read.log.form is not None for read in ordered) and len(set(numbers)) < len(
+        numbers
+    )
     if not unnumbered and not is_ambiguous:
         shift = 0 if min(numbers) else 1
         numbers = [number + shift for number in numbers]
     else:
         runs: list[tuple[object, ...]] = []
         for read in ordered:
-            is_alone = read.log.repeat is None or read.log.name
+            is_alone = read.log.repeat is None or read.log.form is not None
             runs.append((read.log.place, read.log.repeat, read.log.path if is_alone else None))
         places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
         numbers = [places[run] for run in runs]
@@ -545,8 +545,7 @@ def are_numbered(read: ReadLog, other: ReadLog) -> bool:
 
 def is_numbered_by_job(read: ReadLog) -> bool:
     """Return whether the name differs from those of its series by a number, as Slurm's do."""
-    name = read.log.name
-    return name is not None and not name.is_numbered and "#" in name.form
+    return not read.log.is_numbered and "#" in (read.log.form or "")
 
 
 def _choose_attempt(repeat: int, reads: list[ReadLog]) -> ReadLog:
@@ -627,7 +626,7 @@ def make_points(
             if run.valid
         ]
         # A missing number is a missing run: not in a name without a documented form.
-        is_complete = all(read.log.name is None or read.log.name.is_numbered for read in reads)
+        is_complete = all(read.log.form is None or read.log.is_numbered for read in reads)
         all_runs = _fill_gaps(runs) if is_complete else runs
         labels = {label for read in reads if read.valid for label in read.reading.unchecked}
         flags = {
@@ -676,9 +675,8 @@ def _refuse_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Run
     copies: dict[int, Reason] = {}
     overlaps: dict[int, Reason] = {}
     for index, other in combinations(valid, 2):
-        name = reads[index].log.name
         # A documented layout, such as MLPerf's, numbers whole runs.
-        is_whole = name is not None and name.is_numbered
+        is_whole = reads[index].log.is_numbered
         span, other_span = reads[index].reading.measured, reads[other].reading.measured
         if span.end and span[:2] == other_span[:2] and is_whole:
             detail = f"its window begins and ends at the same times as that of {reads[index].name}"
@@ -761,7 +759,7 @@ def _label_series(points: PointLogs, *, is_one_folder: bool) -> dict[_Series, st
         for read in reads:
             folder, form = _find_series(read.log)
             forms.setdefault(folder, []).append(form)
-            if read.log.name:
+            if read.log.form is not None:
                 curves.setdefault(curve, set()).add(folder)
     has_results = sum(_RESULT in folder_forms for folder_forms in forms.values()) > 1
     # A speedup would compare logs of several folders without a documented form.
@@ -790,13 +788,13 @@ def _is_shared(reads: Collection[ReadLog], *, is_one_folder: bool) -> bool:
         return False
     numbers = [number for _, number in pairs]
     is_disjoint = None not in numbers and len(set(numbers)) == len(numbers)
-    return (is_one_folder and not is_disjoint) or any(read.log.name for read in reads)
+    return (is_one_folder and not is_disjoint) or any(read.log.form is not None for read in reads)
 
 
 def _find_series(log: LogFile) -> _Series:
     folder = experiment_folder(log.path.absolute())
-    if log.name is None:
+    if log.form is None:
         return folder, ""
-    if log.name.form == _RESULT and folder.name.lower().startswith(_BENCHMARK):
+    if log.form == _RESULT and folder.name.lower().startswith(_BENCHMARK):
         folder = folder.parent
-    return folder, log.name.form
+    return folder, log.form

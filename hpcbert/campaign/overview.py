@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import record, store
@@ -16,7 +17,6 @@ from hpcbert.campaign.attempts import Ends, find_end, read_ends
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import ENDS
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import Array, Campaign, Point, format_utc, parse_stamp, parse_utc
 from hpcbert.results.interval import is_precise
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, bounded_int, read_kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -15,7 +16,6 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import takes_places
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
-from hpcbert.logs.arithmetic import median
 from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import ARCHIVE, Group, Shape, SpeedupTable, Unit
 from hpcbert.results.document import ResultSet

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.config import toml
 from hpcbert.errors import UsageError, describe_error
-from hpcbert.logs.arithmetic import median
 from hpcbert.logs.layout import natural_key
 from hpcbert.logs.lines import NotALogError, read_pieces
 from hpcbert.logs.scan import read as read_log

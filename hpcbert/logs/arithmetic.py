@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 from hpcbert.logs.grammar import Record, Rule
 from hpcbert.logs.setting import Setting
@@ -21,15 +22,6 @@ class CannotReduceError(Exception):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = Reason(code, detail)
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the middle value, or the mean of the middle two."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def parse_number(text: bytes) -> float:

@@ -19,17 +19,12 @@ from contextlib import suppress
 from functools import cache
 from itertools import dropwhile, pairwise
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from hpcbert.config.toml import read
 from hpcbert.errors import join_names
-from hpcbert.logs.arithmetic import (
-    CannotReduceError,
-    average_each,
-    median,
-    parse_number,
-    throughput,
-)
+from hpcbert.logs.arithmetic import CannotReduceError, average_each, parse_number, throughput
 from hpcbert.logs.grammar import Grammar, Record, Rule
 from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.logs.stamps import COARSEST, Clock

@@ -60,51 +60,6 @@ _NUMBER = re.compile(
 _MAX_REPEAT = 100
 
 
-class Name(NamedTuple):
-    """The reading of a name.
-
-    Attributes:
-        form: The name without what differs between the runs of one experiment.
-        run: The run that several tasks wrote, by its files' common part; empty for a single file.
-        task: Number of the task that wrote the file.
-        is_numbered: Whether a layout numbers the repeats, so that a gap is a missing one.
-        guesses: Names of the fields that its words suggest: the user knows better.
-        rank: For a file beside a log: its place among those of one run, from 1; 0 for a log.
-    """
-
-    form: str
-    run: str = ""
-    task: int = 0
-    is_numbered: bool = False
-    guesses: tuple[str, ...] = ()
-    rank: int = 0
-
-
-def read_name(path: Path) -> tuple[Name, dict[str, str]] | None:
-    """Return the reading of a path's name and the fields that it states; None if not a log's."""
-    text = _PACKED_END.sub("", path.name)
-    if text in _FILES and not _is_superseded(path):
-        return Name("files", rank=_FILES.index(text) + 1), {}
-    if _OTHER_LOG.search(text) is None:
-        return None
-    if result := _RESULT.fullmatch(text):
-        return Name("result", is_numbered=True), {"repeat": result["repeat"]}
-    task = _TASK.fullmatch(text)
-    if task:
-        text = task["run"] + task["suffix"]
-    words = re.split(r"[_.\-]", text)
-    fields: dict[str, str] = {}
-    form_words = [word for word in words if not _take_word(word, fields)]
-    if model := _MODEL.search(text):
-        fields["model"] = f"bert-{model[1].lower()}"
-    numbers = [match["number"] for word in form_words if (match := _NUMBER.fullmatch(word))]
-    if numbers and int(numbers[-1]) <= _MAX_REPEAT and not task:
-        fields["repeat"] = numbers[-1]
-    form = "_".join(_NUMBER.sub(r"\g<word>#", word) for word in form_words)
-    name = Name(form, task["run"] if task else "", int(task["task"]) if task else 0)
-    return name._replace(guesses=tuple(fields)), fields
-
-
 def _is_superseded(path: Path) -> bool:
     """Return whether a file in a checkpoint's folder has a later one of the same run."""
     if not _CHECKPOINT.fullmatch(path.parent.name):
@@ -160,7 +115,13 @@ class LogFile(NamedTuple):
     Attributes:
         place: The path above what names the run: logs of different places are of different
             experiments.
-        name: The reading of a name that is neither DLPerf's nor a pattern's; None for those.
+        form: The name without what differs between the runs of one experiment; None for DLPerf's
+            names and those of a pattern.
+        run: The run that several tasks wrote, by its files' common part; empty for a single file.
+        task: Number of the task that wrote the file.
+        is_numbered: Whether a layout numbers the repeats, so that a gap is a missing one.
+        guesses: Names of the fields that its words suggest: the user knows better.
+        rank: For a file beside a log: its place among those of one run, from 1; 0 for a log.
     """
 
     path: Path
@@ -174,32 +135,22 @@ class LogFile(NamedTuple):
     repeat: int | None = None
     attempt: int = 0
     place: str = ""
-    name: Name | None = None
-
-    @property
-    def run(self) -> str:
-        """The run whose tasks may have written a file each; empty if the name says nothing."""
-        return self.name.run if self.name else ""
-
-    @property
-    def task(self) -> int:
-        """The number of the task that may have written it."""
-        return self.name.task if self.name else 0
-
-    @property
-    def rank(self) -> int:
-        """The place of a file beside a log among those of its run; 0 for a log."""
-        return self.name.rank if self.name else 0
+    form: str | None = None
+    run: str = ""
+    task: int = 0
+    is_numbered: bool = False
+    guesses: tuple[str, ...] = ()
+    rank: int = 0
 
     @property
     def is_wanted(self) -> bool:
         """Whether its name is that of a log, so that a number may be missing without it."""
-        return self.name is None or self.name.is_numbered or bool(_LOG.search(self.path.name))
+        return self.form is None or self.is_numbered or bool(_LOG.search(self.path.name))
 
     @property
     def of_point(self) -> tuple[object, ...]:
         """Everything that the path says about the run's point, and its folder."""
-        return (*self[1:-4], self.name and self.path.parent)
+        return (*self[1:8], self.form is not None and self.path.parent)
 
 
 class LeftOut(NamedTuple):
@@ -222,7 +173,7 @@ class LeftOut(NamedTuple):
         return f"{self.reason} {self.other}".rstrip()
 
 
-FIELDS = tuple(name for name in LogFile._fields if name not in {"path", "place", "name"})
+FIELDS = LogFile._fields[1 : LogFile._fields.index("place")]
 
 
 class Discovery(NamedTuple):
@@ -421,15 +372,39 @@ def _read_other(path: Path, *, is_named: bool = False) -> LogFile | None:
 
     Files that the user names one by one are of one experiment, unless their names number them.
     """
-    reading = read_name(path)
-    if reading is None:
-        return _describe_folders(path)._replace(name=Name("")) if is_named else None
-    name, fields = reading
-    log = _describe_folders(path)
-    if is_named and not (name.is_numbered or "#" in name.form):
-        return _add_fields(log._replace(name=name._replace(form="")), fields)
-    log = log._replace(name=name, place=f"{log.place}/{name.form}")
+    text = _PACKED_END.sub("", path.name)
+    is_file = text in _FILES and not _is_superseded(path)
+    if not is_file and _OTHER_LOG.search(text) is None:
+        return _describe_folders(path)._replace(form="") if is_named else None
+    log, fields = _describe_folders(path), {}
+    if is_file:
+        log = log._replace(form="files", rank=_FILES.index(text) + 1)
+    elif result := _RESULT.fullmatch(text):
+        log, fields = log._replace(form="result", is_numbered=True), result.groupdict()
+    else:
+        log, fields = _read_words(log, text)
+    if is_named and not (log.is_numbered or "#" in str(log.form)):
+        log = log._replace(form="")
+    else:
+        log = log._replace(place=f"{log.place}/{log.form}")
     return _add_fields(log, fields)
+
+
+def _read_words(log: LogFile, text: str) -> tuple[LogFile, dict[str, str]]:
+    """Return a log with the form of its name, and the fields that the words of the name state."""
+    if task := _TASK.fullmatch(text):
+        text = task["run"] + task["suffix"]
+        log = log._replace(run=task["run"], task=int(task["task"]))
+    words = re.split(r"[_.\-]", text)
+    fields: dict[str, str] = {}
+    form_words = [word for word in words if not _take_word(word, fields)]
+    if model := _MODEL.search(text):
+        fields["model"] = f"bert-{model[1].lower()}"
+    numbers = [match["number"] for word in form_words if (match := _NUMBER.fullmatch(word))]
+    if numbers and int(numbers[-1]) <= _MAX_REPEAT and not task:
+        fields["repeat"] = numbers[-1]
+    form = "_".join(_NUMBER.sub(r"\g<word>#", word) for word in form_words)
+    return log._replace(form=form, guesses=tuple(fields)), fields
 
 
 def _pattern_reader(pattern: str) -> Callable[[Path], LogFile | None]:

@@ -12,13 +12,13 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
     average,
     duration,
-    median,
     parse_number,
     require_positive,
     throughput,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import isclose
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal
 
 from hpcbert.errors import ConfigError, UsageError, describe_error
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import (
     Adaptive,
     Group,

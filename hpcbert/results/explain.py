@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Row, Shape, SpeedupTable
 from hpcbert.results.metrics import ModelSize, find_model
 from hpcbert.results.reduce import BASELINE

@@ -21,13 +21,13 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
 import click
 
 from hpcbert.errors import UsageError, format_count
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import Provenance, Row, SpeedupTable, valid_throughputs
 from hpcbert.results import document
 from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values

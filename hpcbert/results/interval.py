@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from math import comb, log, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 from hpcbert.config.options import FEWEST_REPEATS
-from hpcbert.logs.arithmetic import median
 
 # The joint coverage of both medians' limits, if there are enough runs: five of each are.
 CONFIDENCE = 0.875

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import tomli
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
 from hpcbert.logs.setting import Setting, model_facts, model_name
 from hpcbert.model import (

@@ -14,9 +14,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import ceil, inf
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import SpeedupTable
 from hpcbert.results.compare import Side
 from hpcbert.results.document import ResultSet

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal, NamedTuple
 
 import click
 
 from hpcbert.config import toml
 from hpcbert.errors import UsageError
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import (
     Counted,
     Group,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from statistics import median
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.arithmetic import median
 from hpcbert.model import (
     Group,
     Measured,

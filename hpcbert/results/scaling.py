@@ -14,13 +14,13 @@ is as wide as their predictions differ; docs/explanation/prediction.md says how 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from operator import mul
 
-from hpcbert.logs import arithmetic
 from hpcbert.model import SpeedupTable
 
 # How far beyond the largest measured number of nodes the published tables allow a check.
@@ -109,7 +109,7 @@ class Curve:
         """Return the seconds of a step: the middle of the models' predictions."""
         if len(self.points) == _MIN_POINTS:
             return self.fits[0].step_seconds(nodes, self.gpus_per_node)
-        return arithmetic.median([fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits])
+        return statistics.median([fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits])
 
     def predict(self, nodes: int) -> Prediction:
         """Return the prediction for some nodes, or the reason for its absence."""

@@ -3,12 +3,12 @@
 import csv
 import re
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import UsageError
-from hpcbert.logs.arithmetic import median
 from hpcbert.results import record
 from hpcbert.results.document import parse_results, render_results
 from hpcbert.results.reduce import tabulate
