@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, SLURM_USER
@@ -145,28 +146,12 @@ def start_node(journal: Journal, node: str, run: Runner) -> None:
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
     hosts = str(journal.lab.layout.hosts)
     argv = [hosts, node, "env", "--ignore-signal=CHLD", *_SLEEP_FOREVER]
-    start_holder(journal, node, argv, unshare, run, prelude=_BECOME_NODE)
+    _start(journal, "hosts", node, argv, run, enter=unshare, prelude=_BECOME_NODE)
 
 
 def start_switch(journal: Journal, run: Runner) -> None:
     """Start the process that holds the switch's network namespace."""
-    start_holder(journal, SWITCH, _SLEEP_FOREVER, ["unshare", "--net"], run)
-
-
-def start_holder(
-    journal: Journal,
-    name: str,
-    argv: Sequence[str],
-    unshare: Sequence[str],
-    run: Runner,
-    *,
-    prelude: str = "",
-) -> None:
-    """Start a process that holds namespaces."""
-    lab = journal.note_host(name, None)
-    log, env = lab.layout.log(f"{name}-host"), lab.daemon_environment
-    pid = spawn(run, argv, log=log, env=env, enter=unshare, prelude=prelude)
-    journal.note_host(name, _identify(lab, f"{name}-host", pid))
+    _start(journal, "hosts", SWITCH, _SLEEP_FOREVER, run, enter=["unshare", "--net"])
 
 
 def start_daemon(journal: Journal, name: str, run: Runner) -> None:
@@ -178,10 +163,26 @@ def start_daemon(journal: Journal, name: str, run: Runner) -> None:
     enter = []  # the PID namespace, before all others
     if name in journal.lab.plan.node_names:
         enter = ["nsenter", f"--pid=/proc/{journal.lab.host(name).pid}/ns/pid"]
-    lab = journal.note_daemon(name, None)
-    argv, log = _daemon_argv(lab, name), lab.layout.log(name)
-    pid = spawn(run, argv, log=log, env=lab.daemon_environment, enter=enter)
-    journal.note_daemon(name, _identify(lab, name, pid))
+    _start(journal, "daemons", name, _daemon_argv(journal.lab, name), run, enter=enter)
+
+
+def _start(
+    journal: Journal,
+    kind: Literal["hosts", "daemons"],
+    name: str,
+    argv: Sequence[str],
+    run: Runner,
+    *,
+    enter: Sequence[str],
+    prelude: str = "",
+) -> None:
+    lab = journal.note_process(kind, name, None)
+    log_name = f"{name}-host" if kind == "hosts" else name
+    log, env = lab.layout.log(log_name), lab.daemon_environment
+    process = identify(spawn(run, argv, log=log, env=env, enter=enter, prelude=prelude))
+    if process is None:
+        raise _make_error(lab, log_name, "The daemon ended at once.")
+    journal.note_process(kind, name, process)
 
 
 def wait_for_daemon(lab: Lab, name: str, run: Runner) -> None:
@@ -309,13 +310,6 @@ def _wait_until_ready(lab: Lab, name: str, silence: Callable[[], str]) -> None:
         if time.monotonic() > deadline:
             raise _make_error(lab, name, f"No answer in {_READY_PATIENCE:g} s: {reason}")
         time.sleep(_POLL)
-
-
-def _identify(lab: Lab, name: str, pid: int) -> Process:
-    process = identify(pid)
-    if process is None:
-        raise _make_error(lab, name, "The daemon ended at once.")
-    return process
 
 
 def _make_error(lab: Lab, name: str, problem: str) -> SchedulerError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import secrets
 import shlex
+import shutil
 import socket
 import stat
 from collections.abc import Collection
@@ -104,15 +104,14 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
     return "\n".join(["AutoDetect=off", *rows, ""])
 
 
-# slurmd reads cgroup.conf although nothing here uses cgroups. If it is named, the v1 plugin touches
-# nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
-# where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
-CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
-
-
 def cgroup_conf(release: Release) -> str:
-    """Return cgroup.conf; before 22.05, slurmd has only that plugin, and refuses its name."""
-    return CGROUP_CONF if release >= _RELEASE else ""
+    """Return cgroup.conf; before 22.05, slurmd has only that plugin, and refuses its name.
+
+    slurmd reads it although nothing here uses cgroups. If it is named, the v1 plugin touches
+    nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
+    where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
+    """
+    return "CgroupPlugin=cgroup/v1\n" if release >= _RELEASE else ""
 
 
 def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
@@ -236,8 +235,8 @@ def write_files(lab: Lab, release: Release = _RELEASE) -> None:
 def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
     """Make a directory of links to Slurm's plugins, except those that the lab lacks."""
     _make_directory(folder)
+    versions = tuple(f"{plugin}_v" for plugin in lacks)
     for path in Path("/").glob(PLUGINS):
-        versions = tuple(f"{plugin}_v" for plugin in lacks)
         if path.stem not in lacks and not path.stem.startswith(versions):
             (folder / path.name).symlink_to(path)
 
@@ -252,7 +251,7 @@ def make_gpus(lab: Lab) -> None:
 
 def _make_directory(path: Path, *, owner: str = "root", group: str = "", mode: int = 0o755) -> None:
     path.mkdir(exist_ok=True)
-    _set_owner(path, owner, group)
+    shutil.chown(path, owner, group or owner)
     path.chmod(mode)
 
 
@@ -261,10 +260,5 @@ def _write_file(path: Path, text: str, *, owner: str = "root", mode: int = 0o644
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(text)
-    _set_owner(path, owner, "")
+    shutil.chown(path, owner, owner)
     path.chmod(mode)
-
-
-def _set_owner(path: Path, owner: str, group: str) -> None:
-    entry = pwd.getpwnam(owner)
-    os.chown(path, entry.pw_uid, pwd.getpwnam(group).pw_gid if group else entry.pw_gid)

@@ -312,10 +312,7 @@ class Lab:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that a user's process needs to use the lab."""
-        return {
-            "SLURM_CONF": str(self.layout.slurm_conf),
-            "HPCBERT_SITE": str(self.layout.site),
-        }
+        return {"SLURM_CONF": str(self.layout.slurm_conf), "HPCBERT_SITE": str(self.layout.site)}
 
     @property
     def daemon_environment(self) -> dict[str, str]:
@@ -343,13 +340,11 @@ class Journal:
         self._write()
         return self.lab
 
-    def note_host(self, node: str, process: Process | None) -> Lab:
-        """Record that a node's host is about to start (None), or the host."""
-        return self.note(hosts={**self.lab.hosts, node: process})
-
-    def note_daemon(self, name: str, process: Process | None) -> Lab:
-        """Record that a daemon is about to start (None), or the daemon."""
-        return self.note(daemons={**self.lab.daemons, name: process})
+    def note_process(
+        self, kind: Literal["hosts", "daemons"], name: str, process: Process | None
+    ) -> Lab:
+        """Record that a host or daemon is about to start (None), or its process."""
+        return self.note(**{kind: {**getattr(self.lab, kind), name: process}})
 
     def _write(self) -> None:
         document = dataclasses.asdict(self.lab)

@@ -8,10 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.logs.arithmetic import (
-    CannotReduceError,
-    count_completed,
-)
+from hpcbert.logs.arithmetic import CannotReduceError, count_completed
 from hpcbert.logs.crosscheck import CrossCheck, measure_last
 from hpcbert.logs.fields import (
     FactValue,
@@ -176,7 +173,6 @@ class _Scan:
         # A record of the rule came without the field that the rule reads.
         self._bare = False
         self.collector = make_collector(rule, setting)
-        self._has_records = False
         # Records of several lines that begin at the end of the last piece.
         self._held: list[tuple[Record, Line]] = []
         self._cross_check = CrossCheck(grammar, self.collector)
@@ -416,8 +412,7 @@ class _Scan:
                 self.closed = self.closed or min(line_starts) >= last_record_start
 
     def _collect(self, entry: Entry, rank: int | None) -> None:
-        if not self._has_records:
-            self._has_records = True
+        if len(self.collector.track.entries) == 1:
             self.collector.begin(self.setting.settled(self.facts.values)[0])
         self.collector.add(entry, rank)
         if self.collector.found:
@@ -506,7 +501,7 @@ class _Scan:
             detail = f"the log ends at iteration {self.iteration} of {reach}"
             return None, "", (bare if self._bare else Reason("incomplete", detail),)
         try:
-            if not self._has_records:
+            if not self.collector.track.entries:
                 self.collector.begin(setting)
             throughput = self.collector.reduce(setting)
             # The number may be that of a batch with packed samples.

@@ -379,30 +379,27 @@ def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
     """
     zones = tuple(dict.fromkeys((*span.zones, 0)))
 
-    def find_furthest(stamps: Sequence[Stamp]) -> tuple[float, Stamp | None]:
-        """Return the largest distance in the best zone, and its stamp; 0 and None if all match."""
-        furthest: list[tuple[float, Stamp | None]] = []
+    def find_furthest(stamps: Sequence[Stamp]) -> tuple[float, bytes]:
+        """Return the largest distance in the best zone, 0 if all match, and its stamp's text."""
+        furthest = []
         for zone in zones:
-            distances = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in stamps]
-            outliers = [outlier for outlier in distances if outlier[0]]
-            furthest.append(max(outliers, key=_absolute_distance, default=(0.0, None)))
+            distances = [(span.distance(stamp.moment(span, zone)), stamp.text) for stamp in stamps]
+            furthest.append(max(distances, key=_absolute_distance, default=(0.0, b"")))
         return min(furthest, key=_absolute_distance)
 
-    worst = find_furthest([stamp for stamp in log_stamps if stamp.of_record])
-    if not worst[0]:
+    seconds, text = find_furthest([stamp for stamp in log_stamps if stamp.of_record])
+    if not seconds:
         distances = [find_furthest([stamp]) for stamp in log_stamps if not stamp.of_record]
-        outliers = [distance for distance in distances if distance[0]]
-        if 2 * len(outliers) > len(distances):
-            worst = max(outliers, key=_absolute_distance)
-    seconds, stamp = worst
-    if stamp is None:
+        if 2 * sum(bool(distance) for distance, _ in distances) > len(distances):
+            seconds, text = max(distances, key=_absolute_distance)
+    if not seconds:
         return ""
     side = "before the measured step began" if seconds < 0 else "after the measured step ended"
     distance = _format_duration(abs(seconds) + span.tolerance)
-    return f"the log's time {show_text(stamp.text)} is {distance} {side}"
+    return f"the log's time {show_text(text)} is {distance} {side}"
 
 
-def _absolute_distance(distance: tuple[float, Stamp | None]) -> float:
+def _absolute_distance(distance: tuple[float, bytes]) -> float:
     return abs(distance[0])
 
 

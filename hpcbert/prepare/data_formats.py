@@ -30,7 +30,6 @@ Stream = Iterable[Samples]
 # Values by the names that a file has.
 Sample = dict[str, Numbers]
 
-_NAMES = Samples._fields
 # What readers raise about a damaged file, besides ValueError.
 _DAMAGE_ERRORS = (
     *(AttributeError, EOFError, LookupError, OverflowError, RuntimeError, TypeError),
@@ -73,26 +72,22 @@ def read_names(path: Path, form: str) -> list[str]:
     Raises:
         ValueError, OSError, ImportError: As `read_sample`.
     """
-    with _translate_damage(form):
-        if form != "npz":
-            return sorted(FORMATS[form].read(path, 0))
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return sorted(archive.files)
+    if form != "npz":
+        return sorted(read_sample(path, form, 0))
+    # Opened here, because numpy leaves a file open if it is not a zip file.
+    with _translate_damage(form), path.open("rb") as file:
+        return sorted(np.load(file, allow_pickle=False).files)
 
 
 @contextmanager
 def _translate_damage(form: str) -> Iterator[None]:
     try:
         yield
-    except _DAMAGE_ERRORS as error:
-        problem: Exception = error
-    except OSError as error:
-        if error.strerror:
+    except (*_DAMAGE_ERRORS, OSError) as error:
+        # Without a text of the system it is a library's, about the content.
+        if isinstance(error, OSError) and error.strerror:
             raise
-        problem = error  # of a library, about the content
-    else:
-        return
-    raise ValueError(f"it can't be read as {form}: {describe_error(problem)}") from problem
+        raise ValueError(f"it can't be read as {form}: {describe_error(error)}") from error
 
 
 # --- TFRecord and OFRecord ------------------------------------------------------------------------
@@ -290,11 +285,15 @@ def crc32c(data: bytes) -> int:
 def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
     import h5py
 
-    blocks = list(stream)
+    samples = _join_blocks(stream)
     # No compression and no times: the bytes depend only on the samples.
     with h5py.File(paths[0], "w", libver="earliest", track_order=False) as file:
-        for name, columns in zip(_NAMES, zip(*blocks, strict=True), strict=True):
-            file.create_dataset(name, data=np.concatenate(columns), track_times=False)
+        for name, column in samples._asdict().items():
+            file.create_dataset(name, data=column, track_times=False)
+
+
+def _join_blocks(stream: Stream) -> Samples:
+    return Samples(*map(np.concatenate, zip(*stream, strict=True)))
 
 
 def _read_hdf5(path: Path, number: int) -> Sample:
@@ -312,18 +311,15 @@ def _read_hdf5(path: Path, number: int) -> Sample:
 
 
 def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
-    blocks = list(stream)
+    samples = _join_blocks(stream)
     arrays: dict[str, Any] = {
-        name: np.concatenate(columns).astype("<i4")
-        for name, columns in zip(_NAMES, zip(*blocks, strict=True), strict=True)
+        name: array.astype("<i4") for name, array in samples._asdict().items()
     }
     arrays["valid_lengths"] = arrays.pop("input_mask").sum(axis=1, dtype="<i4")
-    weights = np.concatenate([block.masked_lm_weights for block in blocks]).astype("<f4")
-    np.savez(paths[0], **arrays, masked_lm_weights=weights)
+    np.savez(paths[0], **arrays, masked_lm_weights=samples.masked_lm_weights.astype("<f4"))
 
 
 def _read_npz(path: Path, number: int) -> Sample:
-    # Opened here, because numpy leaves a file open if it is not a zip file.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         sample = {name: np.asarray(archive[name])[number] for name in archive.files}
     if not sample:

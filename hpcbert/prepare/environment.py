@@ -19,14 +19,7 @@ from typing import Any
 from hpcbert.config.recipe import InstallStep, Recipe, VirtualEnvironment
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError
-from hpcbert.prepare.parts import (
-    Context,
-    Part,
-    Status,
-    make_alone,
-    remove_directory,
-    write_record,
-)
+from hpcbert.prepare.parts import Context, Part, Status, make_alone, remove_directory, write_record
 from hpcbert.script.materials import (
     environment_record_path,
     interpreter_path,
@@ -72,10 +65,10 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
     if virtual_environment is None:
         return Part("skipped", "the recipe needs none")
     if not runs_in_environment(site, recipe):
-        named = f"the site names an interpreter: frameworks.{recipe.name}.python"
-        return Part(
-            "skipped", named if site.container.runtime == "none" else "ranks run in an image"
-        )
+        detail = "ranks run in an image"
+        if site.container.runtime == "none":
+            detail = f"the site names an interpreter: frameworks.{recipe.name}.python"
+        return Part("skipped", detail)
     path = environment_record_path(site, recipe)
     installation = _Installation(recipe, virtual_environment, site, context)
     description = read_record(path)

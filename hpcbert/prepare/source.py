@@ -29,12 +29,8 @@ from hpcbert.system.files import translate_errors
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 _COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
 _DAMAGE_ERRORS = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    ValueError,
-    RuntimeError,
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
+    *(EOFError, ValueError, RuntimeError),
 )
 
 

@@ -22,9 +22,9 @@ def test_every_change_is_read_back_and_an_interrupted_one_is_none(tmp_path, monk
     with pytest.raises(CheckError, match="no network"):
         _ = journal.lab.network
     assert journal.note(slot=3).network.uplink == "hpcbert3"
-    journal.note_host("n1", None)
-    journal.note_host("n2", Process(12, 345))
-    lab = journal.note_daemon("slurmctld", Process(13, 346))
+    journal.note_process("hosts", "n1", None)
+    journal.note_process("hosts", "n2", Process(12, 345))
+    lab = journal.note_process("daemons", "slurmctld", Process(13, 346))
     assert record.load(tmp_path) == lab
     assert lab.hosts == {"n1": None, "n2": Process(12, 345)}
     assert [path.name for path in tmp_path.iterdir()] == [RECORD]
