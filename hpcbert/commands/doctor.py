@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from hpcbert import scheduler
@@ -186,19 +187,17 @@ def _draft_job(
     mpi = (site.slurm.mpi,) if site.slurm.mpi else default_recipe.mpi
     first_recipe = recipes[0] if recipes else replace(default_recipe, modules=(), mpi=mpi)
     device = choose_device(first_recipe, job_site, "" if recipes or site.slurm.gres else "cpu")
-    imports: dict[tuple[str, tuple[str, ...]], None] = {}
-    paths: list[str] = []
+    imports: dict[tuple[str, ...], None] = {}
+    words = [site.runs, job_site.nodes.interface]
     device_recipes = [entry.for_device(choose_device(entry, job_site, "")) for entry in recipes]
     for framework in device_recipes:
         inputs = find_inputs(job_site, framework, site_data_options(job_site, framework))
-        imports[inputs.python or "python3", framework.modules] = None
-        paths += [path for path in (inputs.data, inputs.source) if path]
-    examination = Examination(
-        runs=site.runs,
-        imports=tuple(imports) if site.container.runtime == "none" else (),
-        paths=tuple(paths),
-        probe=checks.probe_words(site, device_recipes),
-    )
+        imports["--import", inputs.python or "python3", ",".join(framework.modules)] = None
+        for path in filter(None, (inputs.data, inputs.source)):
+            words += ["--path", path]
+    if site.container.runtime == "none":
+        words += chain.from_iterable(imports)
+    examination = Examination(tuple(words), checks.probe_words(site, device_recipes))
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
     backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
     options = backend.fit(options, job_site, first_recipe)

@@ -298,7 +298,7 @@ def _job_settings(resolved: Resolved, array: Array, program: str) -> dict[str, A
     if array.point.largest:
         settings |= largest.largest_settings(resolved, array, program)
     if examine:
-        settings |= {"looked": look_arguments(resolved), "probed": examine.probe}
+        settings |= {"looked": examine.look, "probed": examine.probe}
     return settings
 
 
@@ -367,19 +367,6 @@ def _base_context(resolved: Resolved, array: Array, placing: Placing) -> dict[st
         "image": runtimes.image_uri(image, site.container.runtime),
         "stem": runtime.tool.prefix + image.stem if runtime and image and has_stem else "",
     }
-
-
-def look_arguments(resolved: Resolved) -> tuple[str, ...]:
-    """Return the arguments of an examination for look.sh; none for a measurement."""
-    examine = resolved.options.examine
-    if examine is None:
-        return ()
-    words = [examine.runs, resolved.site.nodes.interface]
-    for python, names in examine.imports:
-        words += ["--import", python, ",".join(names)]
-    for path in examine.paths:
-        words += ["--path", path]
-    return tuple(words)
 
 
 def _choose_baseline(resolved: Resolved, array: Array) -> str:

@@ -48,15 +48,12 @@ class Examination:
     """What a job inspects on its nodes, instead of training.
 
     Attributes:
-        runs: The directory that nodes should share.
-        imports: Interpreters, and what each imports on the host.
+        look: Arguments for look.sh.
         probe: Arguments for the container's probe.sh; none: it does not run.
     """
 
-    runs: str
-    imports: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    paths: tuple[str, ...] = ()
-    probe: tuple[str, ...] = ()
+    look: tuple[str, ...]
+    probe: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Slurm(Scheduler):
         squeue, only the jobs' own account is left.
         """
         repeats = [repeat for campaign in campaigns for repeat in campaign.repeats]
-        outcome, answer = cluster.run_queries(self.context, cluster.build_squeue_queries(repeats))
+        outcome, answer = cluster.ask_squeue(self.context, repeats)
         queue = RowIndex(_read_living_rows(outcome.stdout))
 
         def lives(repeat: Repeat) -> bool:
@@ -157,9 +157,7 @@ class Slurm(Scheduler):
         campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
         of others, and jobs of a campaign in another place, are left alone.
         """
-        outcome, _ = cluster.run_queries(
-            self.context, cluster.build_squeue_queries(watched.repeats)
-        )
+        outcome, _ = cluster.ask_squeue(self.context, watched.repeats)
         if not outcome.ok:
             again = f"hpcbert cancel {watched.campaign.id}"
             raise SchedulerError(
@@ -228,15 +226,11 @@ class Slurm(Scheduler):
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and let sbatch itself check the scripts if it is installed."""
-        has_sbatch = shutil.which("sbatch") is not None
-        results = []
-        for path, text in scripts.items():
-            results.append(self.check_syntax(path, text))
-            results += [self._test_script(path, text)] if has_sbatch else []
-        if not has_sbatch:
-            missing = "This machine has no sbatch."
-            results.append(Check("sbatch --test-only", None, missing))
-        return tuple(results)
+        if shutil.which("sbatch") is None:
+            missing = Check("sbatch --test-only", None, "This machine has no sbatch.")
+            return (*super().checks(scripts), missing)
+        checks = (self.check_syntax, self._test_script)
+        return tuple(check(path, text) for path, text in scripts.items() for check in checks)
 
     def _test_script(self, path: str, text: str) -> Check:
         test = examine.run_sbatch_test(text, self.context)

@@ -51,34 +51,42 @@ def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
     return groups
 
 
-def build_squeue_queries(repeats: Iterable[Repeat]) -> list[list[str]]:
-    """Return the queries for all jobs of the submitters of repeats."""
-    return [
-        commands.squeue_argv(
-            users=[repeat.watched.campaign.owner for repeat in cluster_repeats], cluster=cluster
-        )
-        for cluster, cluster_repeats in group_by_cluster(repeats).items()
-    ]
+def ask_squeue(context: SchedulerContext, repeats: Iterable[Repeat]) -> tuple[Outcome, Answer]:
+    """Ask for all jobs of the submitters of repeats."""
+    return _ask_clusters(
+        context,
+        [
+            commands.squeue_argv(users=_list_owners(cluster_repeats), cluster=cluster)
+            for cluster, cluster_repeats in group_by_cluster(repeats).items()
+        ],
+    )
 
 
-def build_sacct_queries(repeats: Iterable[Repeat]) -> list[list[str]]:
-    """Return the queries for the history of repeats, which have job ids."""
-    return [
-        commands.sacct_argv(
-            [repeat.array.job_id for repeat in cluster_repeats],
-            users=[repeat.watched.campaign.owner for repeat in cluster_repeats],
-            since=min(repeat.watched.since for repeat in cluster_repeats),
-            cluster=cluster,
-        )
-        for cluster, cluster_repeats in group_by_cluster(repeats).items()
-    ]
+def ask_sacct(context: SchedulerContext, repeats: Iterable[Repeat]) -> tuple[Outcome, Answer]:
+    """Ask for the history of repeats, which have job ids."""
+    return _ask_clusters(
+        context,
+        [
+            commands.sacct_argv(
+                [repeat.array.job_id for repeat in cluster_repeats],
+                users=_list_owners(cluster_repeats),
+                since=min(repeat.watched.since for repeat in cluster_repeats),
+                cluster=cluster,
+            )
+            for cluster, cluster_repeats in group_by_cluster(repeats).items()
+        ],
+    )
 
 
-def run_queries(
-    context: SchedulerContext, questions: Sequence[Sequence[str]]
+def _list_owners(repeats: Iterable[Repeat]) -> list[str]:
+    return [repeat.watched.campaign.owner for repeat in repeats]
+
+
+def _ask_clusters(
+    context: SchedulerContext, queries: Sequence[Sequence[str]]
 ) -> tuple[Outcome, Answer]:
     """Make at least one query; return all answers as one, or the first failure."""
-    outcomes = [run_query(context, argv, timeout=30) for argv in questions]
+    outcomes = [run_query(context, argv, timeout=30) for argv in queries]
     failed = next((outcome for outcome in outcomes if not outcome.ok), None)
     if failed:
         useless = any(words in failed.stderr for words in _USELESS)

@@ -16,10 +16,9 @@ Its job class is not used: it looks for pickles, loads them, and cancels any job
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
@@ -30,20 +29,10 @@ from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.state_sources import Answer, Reports, defer_end, needs_squeue, resolve_state
 from hpcbert.slurm.states import UNANSWERED, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse_state
 
+os.environ["SUBMITIT_LOG_LEVEL"] = "NOCONFIG"
+from submitit.slurm.slurm import SlurmInfoWatcher
 
-@contextlib.contextmanager
-def _without_logging() -> Iterator[None]:
-    name, previous = "SUBMITIT_LOG_LEVEL", os.environ.get("SUBMITIT_LOG_LEVEL")
-    os.environ[name] = "NOCONFIG"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        os.environ |= {} if previous is None else {name: previous}
-
-
-with _without_logging():
-    from submitit.slurm.slurm import SlurmInfoWatcher
+del os.environ["SUBMITIT_LOG_LEVEL"]
 
 
 class Watcher(SlurmInfoWatcher):
@@ -69,9 +58,7 @@ class Watcher(SlurmInfoWatcher):
         if not repeats or self.answer == "absent":
             return
         self._num_calls += 1
-        outcome, self.answer = cluster.run_queries(
-            self._context, cluster.build_sacct_queries(repeats)
-        )
+        outcome, self.answer = cluster.ask_sacct(self._context, repeats)
         self.complaint = outcome.stderr.strip()
         if outcome.ok:
             self._info_dict.update(self.read_info(outcome.stdout))
@@ -336,9 +323,7 @@ class SlurmPoller(Poller):
         self._squeue = "absent" if self._squeue == "absent" else "unasked"
         if not doubts or self._squeue == "absent":
             return RowIndex()
-        outcome, self._squeue = cluster.run_queries(
-            self._context, cluster.build_squeue_queries(doubts)
-        )
+        outcome, self._squeue = cluster.ask_squeue(self._context, doubts)
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
         self._queue_garbage = listing.garbage
