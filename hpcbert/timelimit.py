@@ -26,7 +26,6 @@ class TimeLimit:
 
     Attributes:
         seconds: None for no limit.
-        text: The text as it was written.
     """
 
     FORM: ClassVar[str] = "must look like HH:MM:SS: "

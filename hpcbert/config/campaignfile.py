@@ -35,7 +35,6 @@ class AxisValues(NamedTuple):
     """What an entry of the tables `batch_sizes`, `options` or `env` takes in turn.
 
     Attributes:
-        key: Its key in the document, dotted.
         framework: The only framework that has it; empty for all.
         name: Of the option or the variable; for batch sizes the precision, empty for all.
     """
@@ -138,14 +137,12 @@ class _PointKeys:
     """Keys that select points: each has one value or several.
 
     Attributes:
-        frameworks: Names of recipes.
         models: Names that the recipes have; empty for the site's or the recipe's first.
         precisions: Of PRECISIONS; empty for those in `batch_sizes`, else the recipe's
             first.
         shapes: `4n8g`, or `scaling` for the curve up to `nodes` and `gpus_per_node`; empty for only
             the latter.
         options: The recipes' options; a table named after a framework applies to that one alone.
-        env: Environment variables of the ranks.
     """
 
     frameworks: _Texts = ()
@@ -231,9 +228,6 @@ class CampaignFile(Selection, RunOptions):
     """A campaign.toml; a key that is left out comes from the command line, the site or the recipe.
 
     Attributes:
-        where: The path of the file.
-        name: Name of the campaigns in `list`.
-        note: A note about them.
         slurm: Requests to Slurm, which replace those of the site.toml.
     """
 

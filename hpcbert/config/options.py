@@ -67,11 +67,9 @@ class Spec:
     """What a command line and the other users of an option need to know besides its type.
 
     Attributes:
-        help: The sentence in `--help`.
         flags: Its flags, letters first, if that is not its name alone.
         metavar: What stands for its value in `--help`.
         default: What the command line shows as default; None: the field's own, not shown.
-        choices: The only values.
         read: Reads the typed text; returns the value or raises `Invalid`.
         program: Slurm's program without which it has no effect; empty: none.
     """
@@ -260,7 +258,6 @@ class Options(SlurmOptions, RunOptions, PointOptions):
 
     Attributes:
         runs, image: Paths are relative to the working directory.
-        sbatch_arg, srun_arg: Extra arguments, after the site's.
         fw: The framework that image, data, source, python and repository belong to.
         repository: Where prepare fetches the program from; no option of submit.
     """

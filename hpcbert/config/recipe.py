@@ -250,8 +250,6 @@ class Recipe:
     """Everything about a framework, nested as its recipe.toml is.
 
     Attributes:
-        name: The folder's name.
-        folder: Path of the folder.
         digest: SHA-256 over the folder's files.
         batch_factors: What they are multiplied with on GPUs with more memory, by the word that
             names these in the type of Slurm's resource, in lower case.

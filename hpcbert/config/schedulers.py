@@ -32,7 +32,6 @@ class Traits:
     """The properties of a scheduler.
 
     Attributes:
-        name: Its name in a site.toml, `--scheduler` and a manifest.
         class_path: `MODULE:CLASS` of its `hpcbert.scheduler.base.Scheduler`.
         launch: The file of its scripts' library that prepares nodes and starts ranks.
         launcher: The command in a script, as shell, that starts all ranks of a step; empty if the

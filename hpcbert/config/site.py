@@ -129,7 +129,6 @@ class SlurmSettings:
 
     Attributes:
         nodelist: Nodes to run on; a point that needs fewer takes the first.
-        exclude: Nodes to exclude.
     """
 
     partition: str = ""
@@ -225,7 +224,6 @@ class Site:
     """One cluster, or this machine: a nested site.toml, with overrides from the command line.
 
     Attributes:
-        where: The file that it was read from.
         named: Whether the user named that file.
         variables: The environment variable that sets a key, by the dotted key.
     """
@@ -316,9 +314,6 @@ def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
 def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     """Read one site.toml strictly; HPCBERT_RUNS overrides the directory of campaigns.
 
-    Args:
-        base: Base of relative paths (`runs`, `container.images`).
-
     Raises:
         ConfigError: The file is wrong; the message names file and key.
     """
@@ -354,12 +349,7 @@ def resolve_paths(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
 
 
 def resolve_image(text: str, base: Path) -> str:
-    """Return an image reference, with the path of a file made absolute.
-
-    Args:
-        text: A reference; `~/x.sqsh` is a file in the home directory.
-        base: Base of `./x.sqsh`.
-    """
+    """Return an image reference, with the path of a file made absolute."""
     return _make_absolute(text, base) if text.startswith(("~/", ".")) else text
 
 

@@ -23,7 +23,6 @@ class _Program(NamedTuple):
     """What hpcbert knows of the arguments of sbatch or srun.
 
     Attributes:
-        letters: Long names of short options.
         reserved: Why an option is hpcbert's own, by its long name.
     """
 

@@ -26,7 +26,6 @@ class TrustedPath(NamedTuple):
     """A path that the user trusts.
 
     Attributes:
-        path: Absolute, without links above its last component.
         uid: The owner of what is trusted there; -1: anybody.
     """
 
@@ -111,9 +110,6 @@ def refuse_untrusted(
     paths: Iterable[Path], extra_entries: Sequence[TrustedPath] = (), *, advice: str = ""
 ) -> None:
     """Refuse to run files of somebody else, and files that everybody can write to.
-
-    Args:
-        paths: The files; those of hpcbert itself run already.
 
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def create_scheduler(name: str, context: SchedulerContext) -> Scheduler:
     """Return the scheduler that a site or a campaign names.
 
-    Args:
-        name: `site.scheduler` or `campaign.scheduler`.
-
     Raises:
         ConfigError: Its package is broken.
     """

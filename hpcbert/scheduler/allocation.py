@@ -52,8 +52,6 @@ class Allocation:
     """The allocation of a job that runs.
 
     Attributes:
-        job_id: The job.
-        nodes: The names of its nodes.
         capacity: The number of its CPUs and GPUs on each of them, by name; empty if unknown.
     """
 
@@ -88,7 +86,6 @@ def read_allocation(text: str, job_id: str, *, uid: int) -> Allocation:
 
     Args:
         text: The output of `scontrol show job --details`; of an array, all its jobs.
-        uid: The user who must be its owner.
 
     Raises:
         UsageError: It does not run, or belongs to another user.

@@ -47,9 +47,6 @@ class SchedulerContext(NamedTuple):
     """How a scheduler reaches programs, the clock and the user.
 
     Attributes:
-        run: Starts programs.
-        now: Clock, seconds since the epoch.
-        pause: Waits a number of seconds.
         settle: Seconds between two looks at the queue before concluding that no job exists.
         check: Called before each array: raises to stop the submission.
         again: The command that continues where a submission had to stop, without the campaign.
@@ -73,7 +70,6 @@ class Job:
     """A job that was started or found.
 
     Attributes:
-        cluster: Empty if unknown.
         confirmed: Whether it is known to be the array's.
         changed, submit_time: As of an array.
     """
@@ -135,10 +131,8 @@ class Supply:
     """What a partition has and allows.
 
     Attributes:
-        state: `up`, `down`, `drain` or `inact`.
         limit: The longest job that it allows.
         most_nodes: The most nodes of a job; None without a limit.
-        nodes: Number of its nodes.
         fitting: Number of nodes that have what the job requests of each.
         usable: Number of these that run jobs or could; None if unknown.
         free: Number of these that run nothing now and could; None if unknown.
@@ -161,8 +155,6 @@ class Start:
     """When a job would start.
 
     Attributes:
-        when: Seconds since the epoch; None if unknown.
-        nodes: Its nodes, as Slurm writes them; empty if unknown.
         refused: Why it would be refused; empty if it would not.
         absence: The nodes, with states, that run no jobs now and for which it would wait.
     """
@@ -210,7 +202,6 @@ class Poller(Protocol):
     Attributes:
         states: The states of the last poll, by array name and repeat.
         failures: Polls in a row in which the scheduler gave no answer.
-        complaint: The scheduler's last complaint.
         absent: Whether there is no scheduler to ask, so that asking again is useless.
         garbage: The first few lines of the last answers that could not be read.
     """
@@ -239,11 +230,7 @@ class Poller(Protocol):
 
 
 class PlainPoller(Poller):
-    """Asks at every poll, and trusts the answer.
-
-    Args:
-        ask: Returns the states of a campaign's repeats at this moment; it always answers.
-    """
+    """Asks at every poll, and trusts the answer."""
 
     def __init__(
         self,
@@ -276,7 +263,7 @@ class PlainPoller(Poller):
 
 
 def has_changed(before: RepeatState | None, after: RepeatState) -> bool:
-    """Return whether word, kind or attempt differ from the state before; True without one."""
+    """Return whether word, kind or attempt differ; True without a state before."""
     return before is None or any(
         getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")
     )
@@ -286,7 +273,6 @@ class Scheduler(ABC):
     """Runs campaigns; a method that is not overridden gives the answer of a simple scheduler.
 
     Args:
-        traits: Its properties, for callers that write scripts for it or read its files.
         context: What it needs of the world.
     """
 
@@ -301,7 +287,6 @@ class Scheduler(ABC):
 
         Args:
             directory: The campaign; the caller holds its lock.
-            campaign: Its manifest.
 
         Returns:
             The manifest as it is on disk in the end.
@@ -336,7 +321,6 @@ class Scheduler(ABC):
         possible.
 
         Args:
-            watched: The campaign.
             strict: Whether it is an error if the scheduler can't say or the manifest can't be
                 written; otherwise what is unknown at the moment stays as it is.
 
@@ -351,7 +335,6 @@ class Scheduler(ABC):
         """Return a poller of campaigns, at a pace that suits the scheduler.
 
         Args:
-            watched: The campaigns.
             floor: Shortest interval between two queries, seconds.
             chance: A number in [0, 1), for jitter.
         """
@@ -377,7 +360,6 @@ class Scheduler(ABC):
         """Raise an error if a repeat that seems to be over still has a live job.
 
         Args:
-            watched: The campaign.
             missing: Arrays and numbers of repeats that are about to be resubmitted.
 
         Raises:
@@ -425,28 +407,17 @@ class Scheduler(ABC):
         return Start()
 
     def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
-        """Return findings about what would keep jobs from running, as far as known in advance.
-
-        Args:
-            directory: The campaign.
-            requests: Those of its arrays.
-        """
+        """Return findings about what would keep jobs from running, as far as known in advance."""
         return ()
 
     def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
-        """Return the requests that it would accept and could never meet.
-
-        Args:
-            arrays: What is submitted.
-            scripts: The text of each array's script, by the array's name.
-        """
+        """Return the requests that it would accept and could never meet."""
         return ()
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Check that the scheduler can be used as the site says.
 
         Args:
-            site: The site to check.
             nodes: Number of nodes that a job would use.
         """
         return ()
@@ -456,8 +427,6 @@ def record_arrays(ledger: Ledger, *arrays: Array, flush: bool = True) -> None:
     """Record arrays; if a job's id can't be recorded, name it in the error.
 
     Args:
-        ledger: Where to record.
-        arrays: The arrays as they are now.
         flush: As of `Ledger.put`.
 
     Raises:

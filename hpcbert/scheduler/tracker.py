@@ -20,7 +20,6 @@ class Tracker:
 
     Args:
         clock: Seconds since the epoch.
-        floor: Shortest interval between two queries of a shared scheduler, seconds.
     """
 
     def __init__(

@@ -43,11 +43,7 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Submitter:
-    """Who submits, when, and with which command; the source of a campaign's id.
-
-    Attributes:
-        time: Seconds since the epoch.
-    """
+    """Who submits, when, and with which command; the source of a campaign's id."""
 
     user: str
     command: tuple[str, ...]
@@ -60,7 +56,6 @@ class Draft:
     """A campaign that is worked out but not written yet.
 
     Attributes:
-        campaign: Its manifest, all arrays `intended`.
         copies: Files to copy into the campaign: target relative to it, and source.
         lock: All decisions, for `submit --like`.
         preflight: The resolved request of its preflight; None without one.

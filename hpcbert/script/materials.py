@@ -204,7 +204,6 @@ class Inputs:
 
     Attributes:
         image: Image that ranks enter; None without a container, or if there is none.
-        data, source: Paths as the ranks see them.
         materials: The records of `prepare` about image, source, virtual environment and data, if
             they are its own.
     """
@@ -220,9 +219,6 @@ def find_inputs(
     site: Site, recipe: Recipe, options: Mapping[str, OptionValue], *, by_hand: bool = False
 ) -> Inputs:
     """Return the inputs of a framework at a site; each record of `prepare` is read once.
-
-    Args:
-        by_hand: Whether the script is to be submitted by hand, with the site's own names.
 
     Raises:
         UsageError: The site or the recipe names an image in an invalid form, or a file of the
@@ -349,9 +345,6 @@ def _find_data(
 
 def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     """Return all mounts but the campaign's: data and source, then the site's own.
-
-    Args:
-        directory: The campaign's, or `.` for a script to submit by hand.
 
     Raises:
         UsageError: One of them or of the campaign is not a mount, or not one for the runtime.

@@ -33,7 +33,6 @@ class Cell(NamedTuple):
 
     Attributes:
         block: Where it comes from: empty for the file's own axes, or `include[1].`.
-        values: The requested values by the keys of their axes.
     """
 
     block: str

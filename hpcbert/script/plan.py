@@ -83,11 +83,7 @@ _BY_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class RequestCell:
-    """One point of a request; empty fields are left to the recipe.
-
-    Attributes:
-        batch_size: Samples per device; LARGEST: as many as fit.
-    """
+    """One point of a request; empty fields are left to the recipe."""
 
     shape: Shape
     precision: str = ""
@@ -100,8 +96,6 @@ class Request:
     """A request to `submit`; empty fields leave the choice to site and recipe.
 
     Attributes:
-        cells: The points; none: one of the largest shape.
-        preset: Name of one of the recipe's protocols; empty for its first.
         device: What the ranks compute on; empty for the site's, then the recipe's first.
         accumulation: Micro-batches in one step; 0 leaves it to the protocol.
         global_batch_size: Samples in one step, from which the accumulation follows; 0 as above.
@@ -111,7 +105,6 @@ class Request:
         env: Environment variables of the ranks that are part of the measurement.
         precision_of_median: Share of the median; runs stop once its interval is narrower, and
             `repeats` is the maximum.
-        xla: Whether the graph compiler is on; None leaves it to the protocol.
     """
 
     shape: Shape
@@ -149,7 +142,6 @@ class MeasurementPlan:
     """A request, checked against a recipe and a site.
 
     Attributes:
-        points: The measured points, the small shapes first.
         sizes: Samples per device by precision if no number is given; the search for the largest
             batch begins with them.
     """

@@ -53,7 +53,6 @@ class Placing(NamedTuple):
     """What determines a rank script's device and CPUs.
 
     Attributes:
-        gpus_of_task: GPUs that each of them drives.
         cpus: CPUs of each task; 0 if unknown.
         binds_if_confined: Whether jobs share nodes: then tasks may be bound only to CPUs of their
             own, which they know only if Slurm confines them to these.

@@ -141,10 +141,6 @@ def refuse_pointless(
 ) -> None:
     """Refuse to resubmit a repeat that reached its time limit without a longer one.
 
-    Args:
-        ended_repeats: What to resubmit: the array, the repeat, the state it ended in.
-        time_limit: The time limit from now on; empty for the present one.
-
     Raises:
         UsageError: A repeat did; the hint is the command that gives it a longer one.
     """
@@ -190,9 +186,7 @@ def retry_request(
     """Return the request of a retry.
 
     Args:
-        request: That of the point's first submission.
         exclude: Nodes to exclude, in addition to those of the first request.
-        time_limit: Limit of one repeat; empty for the first one's.
     """
     nodes = [*filter(None, [request.exclude]), *exclude]
     array = f"{','.join(map(str, indices))}%{request.throttle or 1}"
@@ -218,10 +212,6 @@ def rewrite_script(
     """Return a script that runs some repeats again, and is the same otherwise, byte for byte.
 
     What differs in the request follows the script's own lines: the scheduler takes the last.
-
-    Args:
-        text: The script of the point's first submission.
-        first_attempt: Number of their first attempt.
 
     Raises:
         UsageError: It is not a script of this version's.
@@ -255,9 +245,7 @@ class Cost:
     """The cost of a point's runs.
 
     Attributes:
-        repeats: Number of runs.
         jobs: Number of jobs that run them, each with the limit.
-        limit: Time limit of one job.
         preflight: Whether it is the job before all points, and not a point.
     """
 
@@ -324,7 +312,6 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float | None, *, trie
     A rank on a CPU counts as a GPU does.
 
     Args:
-        max_gpu_hours: GPU-hours; None allows all.
         tries: How often each repeat may run.
 
     Raises:

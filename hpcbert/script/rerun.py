@@ -56,7 +56,6 @@ class Lock:
             concurrent_points: As in the manifest.
         recipe: Digest of the recipe's folder.
         inputs: Image, source, data and interpreter, with known digests and commits.
-        files: SHA-256 of each file that jobs run, by name.
         settings: The site's other keys, with options applied; those of the framework in a table.
         chosen: Those of image, data, source and python that options named.
         variables: The environment variable that set one of `settings`, by its key.

@@ -62,7 +62,6 @@ class SubmitOptions:
 
     Attributes:
         named: Those of them that the command line names.
-        concurrent: Number of repeats of a point that may run at the same time.
         rehearse: Whether ranks replay the sample log instead of training.
         examine: What ranks and nodes inspect instead; None for a measurement.
         stop_on_failure: Whether to hold a point back if the smallest shape of its curve failed.
@@ -72,7 +71,6 @@ class SubmitOptions:
         most_indices: Maximum repeats of one array: the cluster's MaxArraySize less one; None:
             there is no limit.
         preflight: Whether to measure the nodes' network first, and exclude slow nodes.
-        file: The campaign.toml behind it; None for a command line.
         chosen: The framework's image, data, source and interpreter, if options named them.
     """
 
@@ -101,14 +99,12 @@ class Resolved:
     """A request at a site, decided: nothing below asks site or recipe again.
 
     Attributes:
-        scheduler: The scheduler's properties; may differ from the site's in a dry run.
         device: The device of the ranks; the recipe is adapted to it.
         available_inputs: The inputs of ranks, as site and `prepare` have them.
         inputs: The same for scripts: always with an interpreter, and in a dry run with a path to
             fill in for what was not found.
         mpi: The kind of MPI that srun starts ranks with; empty: the cluster's default.
         mounts: Container mounts in addition to the campaign's, `SRC:DST[:FLAGS]` each.
-        sources: The files that a job reads or runs, by name.
         missing: What ranks need but nothing names: `image`, `data`, `source`, `python`.
     """
 

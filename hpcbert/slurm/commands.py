@@ -63,18 +63,12 @@ class JobRow:
         job: The job's id, for an array the array's.
         tasks: Array indices of the line, as (first, last, step); empty: the job is not an array.
         state: As printed: `CANCELLED by 1000`.
-        reason: Why it waits, as printed.
         exit_code: 128 + n after signal n; None if the command does not print it.
         signal: n of that; 0 for none.
         submit, start, end: Seconds since the epoch, None if not yet known.
-        elapsed: Seconds that it has run.
-        limit: Time limit in seconds, None without one.
-        nodelist: Its nodes, as Slurm writes them.
-        uid: Uid of its owner; None if the command does not print it.
-        cluster: Its cluster's name, if several were asked.
+        elapsed, limit: Seconds; None if unknown, or without a limit.
         workdir: Directory that it was submitted from; empty if the command does not print it.
         command: Its script, or the command line that submitted it.
-        comment: Its comment; empty if the command does not print it.
     """
 
     job: str
@@ -109,7 +103,6 @@ class Listing:
     """The output of one command.
 
     Attributes:
-        rows: Its lines, in order.
         garbage: The first few lines that could not be read.
     """
 
@@ -154,9 +147,7 @@ def sacct_argv(
     newest job of that number hides ours.
 
     Args:
-        ids: Job ids, the array's for arrays; none: all jobs of the owners.
         since: Seconds since the epoch; earlier jobs are left out.
-        cluster: The cluster, if it is not this one.
     """
     argv = ["sacct", "-X", "-P", "-n", "-D", "-o", _SACCT_FIELDS]
     argv += ["-S", f"uts{int(since)}", "-u", ",".join(sorted(set(users)))]
@@ -177,11 +168,6 @@ def squeue_argv(
 
     `-a` includes those in hidden partitions. With ids alone, squeue fails if it knows none of them
     (`is_unknown_job`). With several clusters, it prints whose jobs follow.
-
-    Args:
-        users: Login names or uids; none: everybody.
-        ids: Job ids, the array's for arrays; none: all.
-        cluster: The cluster, if it is not this one.
     """
     words = ["squeue", "-a", "-t", "all", "-o", _SQUEUE_FIELDS]
     words += ["-u", ",".join(sorted(set(users)))] if users else []

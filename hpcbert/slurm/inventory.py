@@ -59,9 +59,7 @@ class Resource:
     """One generic resource of a node, or of a job's request: `gpu:v100:8`.
 
     Attributes:
-        name: `gpu`.
         kind: Its type, `v100`; empty if there is none.
-        count: Number of them.
     """
 
     name: str
@@ -82,8 +80,6 @@ class NodeGroup:
     """Nodes of a partition with the same resources.
 
     Attributes:
-        count: Number of nodes.
-        names: Their names, as far as sinfo prints them.
         resources: The resources of each of them.
     """
 
@@ -110,10 +106,7 @@ class Partition:
 
     Attributes:
         default: Whether jobs that name none run there.
-        state: `up`, `down`, `drain` or `inact`.
-        limit: The longest job that it allows.
         most_nodes: The most nodes of a job; None without a limit.
-        groups: Its nodes.
         exact: Whether its nodes are known, so that a request that none of them can meet is refused.
         least_nodes: The fewest nodes of a job.
     """
@@ -240,7 +233,7 @@ def _is_in_partition(label: str, partition: str) -> bool:
 
 
 def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
-    """Return a partition's nodes by name, True for those that run jobs or could.
+    """Return a partition's nodes (empty: the default one's), True for those that can run jobs.
 
     Args:
         text: The output of `STATES_QUERY`.
@@ -281,8 +274,6 @@ class PartitionRules:
         groups: Groups of users that may; if empty, all.
         own_qos: The QOS with limits on its jobs, in addition to their own; empty: there is none.
         memory: As in `Controller.memory`; empty: the cluster's.
-        reserved: Whether only jobs with a reservation run there.
-        for_root: Whether only root's jobs run there.
         most_memory: The most memory of a node that a job may request, in MiB; None: no limit.
         tier: Its PriorityTier: jobs of higher ones may preempt its own.
         preemption: What happens to its jobs then (PreemptMode): `REQUEUE`; empty: never.
@@ -407,11 +398,9 @@ class Controller:
 
     Attributes:
         name: The cluster's name; empty if unknown.
-        version: Slurm's version: `22.05.8`.
         most_indices: Largest number of indices of an array; None if unknown.
         memory: What a job gets that requests no memory, as slurm.conf has it, `DefMemPerCPU=4000`,
             in MiB; empty: all that a node has.
-        mpi: The type of MPI that srun uses by default.
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
         preempt_type: Whose jobs preempt others: `preempt/qos`, `preempt/partition_prio`.
         preemption: What happens to preempted jobs (PreemptMode), unless partition or QOS says.
@@ -453,11 +442,7 @@ def _read_enforced(text: str) -> frozenset[str]:
 
 
 def read_mpi(text: str) -> tuple[str, ...]:
-    """Return the types of MPI that srun has, in its order: `pmix`, `pmi2`, `none`, `pmix_v4`.
-
-    Args:
-        text: The output of `MPI_QUERY`, from both streams.
-    """
+    """Return the types of MPI that srun has, in its order: `pmix`, `pmi2`, `none`, `pmix_v4`."""
     heading = _LISTED.search(text)
     lines = text[heading.end() :].splitlines()[1:] if heading else []
     names = [line.strip().removeprefix("srun: ").removeprefix("mpi/") for line in lines]
@@ -471,10 +456,6 @@ def choose_mpi(preferences: Sequence[str], available: Sequence[str]) -> str:
     """Return the first wanted type of MPI that srun has; empty if it has none of them.
 
     A cluster with only one version of PMIx may name it that way: `pmix_v4` counts as `pmix`.
-
-    Args:
-        preferences: In order of preference.
-        available: What srun has.
     """
     for preference in preferences:
         versions = sorted(name for name in available if name.startswith(f"{preference}_v"))
@@ -498,12 +479,8 @@ class Association:
     """The rights of an account, or of a user in one.
 
     Attributes:
-        account: Its name.
         parent: The account above, if the row is an account's.
-        partition: Its partition; empty for all.
-        qos: The QOS that it may use.
         default_qos: The QOS of its jobs by default; empty: the cluster's.
-        limit: Time limit of one job.
     """
 
     account: str
@@ -520,7 +497,6 @@ class Qos:
 
     Attributes:
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
-        limit: Time limit of one job.
         preempts: The QOS whose jobs its own may preempt, with preempt/qos.
         preemption: What happens to its own jobs then: `requeue`; `cluster`: as the cluster says.
     """
@@ -536,9 +512,7 @@ class Rights:
     """The requests that a user may make.
 
     Attributes:
-        own: The user's associations.
         accounts: The accounts' own rows.
-        qos: All QOS by name.
         default: The account of jobs that name none; empty if unknown.
         known: Whether accounting answered.
     """
@@ -572,14 +546,7 @@ class Rights:
     def most_time(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
     ) -> tuple[str, TimeLimit]:
-        """Return the owner of a job's time limit, and the limit; a QOS's replaces an account's.
-
-        Args:
-            account: The job's account; empty for the default one.
-            partition: Its partition.
-            qos: Its QOS; empty for the default one.
-            of_partition: The partition's own QOS; empty if it has none.
-        """
+        """Return the owner of a job's time limit, and the limit; a QOS's replaces an account's."""
         job_qos = qos or self.qos_of(account, partition)
         precedence = [of_partition, job_qos]
         if job_qos in self.qos and _OUTRANKS in self.qos[job_qos].flags:
@@ -606,7 +573,6 @@ def associations_argv(user: str, *, cluster: str = "") -> list[str]:
     """Return the query for a user's associations, or without a user for the accounts' own rows.
 
     Args:
-        user: Login name; empty for accounts.
         cluster: Its name, if known: one database may serve several.
     """
     conditions = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]

@@ -27,12 +27,7 @@ _PHRASES: dict[str, str] = _TABLES["phrases"]
 
 
 class ReasonText(NamedTuple):
-    """A reason for waiting.
-
-    Attributes:
-        sentence: What it means, for a person.
-        advice: What to do about it.
-    """
+    """A reason for waiting."""
 
     sentence: str
     advice: str = WAIT

@@ -71,13 +71,9 @@ class JobRecord:
     """The record of a job about one attempt of a repeat; None: not recorded.
 
     Attributes:
-        attempt: The number of the attempt.
         start: When the script started, seconds since the epoch.
-        end: When it ended.
         exit: Its exit status.
         step_exit: That of the measured step.
-        signal: Name of the last signal that it caught.
-        nodelist: Its nodes, as Slurm writes them.
         state: The state that the local queue found in the end.
         reason: The reason, if the local queue had more to say.
         phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
@@ -205,7 +201,6 @@ def reduce_events(events: Iterable[Event], *, first: int = 0) -> JobRecord:
     """Reduce the events of a status file to its newest attempt.
 
     Args:
-        events: Oldest first.
         first: Number of the first attempt to consider; earlier ones are skipped.
     """
     job_record = JobRecord(attempt=first)
@@ -264,10 +259,8 @@ class Reports:
     """Everything known about one repeat.
 
     Attributes:
-        record: What the job itself wrote.
         accounting: Its newest row in sacct.
         restarts: Number of its newest attempt in sacct, which has a row for each.
-        queue: Its row in squeue.
         squeue: Whether squeue answered.
         together: Whether the job runs several repeats, so that its state is not this one's.
         history: Rows of sacct about earlier attempts, each with its number.

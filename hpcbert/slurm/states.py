@@ -81,9 +81,6 @@ class State:
 
     Attributes:
         code: Its short form, as `squeue -o %t` prints it, for people; empty where it has none.
-        kind: What that means for a repeat.
-        sentence: What it means, for a person.
-        advice: What to do about it.
         returns: Whether Slurm may yet start the job again although this word is an end.
     """
 
@@ -124,17 +121,13 @@ class RepeatState:
 
     Attributes:
         word: The scheduler's word, for Slurm one of STATES; `UNKNOWN` where nobody knows.
-        kind: The word's class.
         source: Who said so.
-        nodes: Names of its nodes, where known.
         exit_code: Status of the job script as a shell gives it: 128 + n after signal n.
         attempt: 0, or how often Slurm had requeued it before.
         reason: Slurm's own word for why it waits; empty if it does not.
         detail: A sentence for a person; empty where the word says all.
-        elapsed: Seconds it has run or ran.
-        start: Seconds since the epoch, None before it started.
-        end: When it ended, seconds since the epoch; None before that.
-        limit: Time limit, seconds.
+        start, end: Seconds since the epoch, None before it started, or ended.
+        elapsed, limit: Seconds.
         suspended: Seconds for which it was suspended, by whose account is the longest; 0 where
             nobody says.
         step_exit: Exit status of the measured step, from the job's own status file. The scheduler

@@ -52,7 +52,6 @@ class Element:
 
     Attributes:
         name: Name of the point, for the output's name.
-        repeats: The repeats it runs.
         script: Its path, relative to the campaign, like all paths here.
         statuses: Where each repeat's events go.
         gpus: GPUs that the ranks use.
@@ -85,11 +84,9 @@ class Plan:
     """The work of a queue process: slurm/local.json.
 
     Attributes:
-        machine: The machine that it runs on.
         lock: File that is locked while a campaign runs on that machine.
         minutes: Time limit of one element.
         grace: Seconds between TERM and KILL.
-        elements: The elements, in order.
         allocation: Id of the job of Slurm whose steps they are; empty: there is none.
     """
 
@@ -215,7 +212,7 @@ def find_queue(directory: Path) -> str:
 
 
 def _read_campaign_path(pid: int) -> str:
-    """Return the campaign that a queue process runs; empty for another process, or none."""
+    """Return the campaign that a queue process runs; empty for another process."""
     with contextlib.suppress(OSError):
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         words = [os.fsdecode(word) for word in argv[1:]]

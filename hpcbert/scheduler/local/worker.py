@@ -165,7 +165,6 @@ def hold_lock(path: Path, stop: Stop) -> Iterator[None]:
 def _run_supervised(
     directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop
 ) -> None:
-    """Fork the supervisor of one element, wait for its end, and clean up after it."""
     queue = os.getpid()
     sys.stdout.flush()
     supervisor = os.fork()

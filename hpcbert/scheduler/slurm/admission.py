@@ -100,7 +100,7 @@ def select_partitions(job: JobRequest, partitions: Mapping[str, Partition]) -> t
 
 
 def _find_slices(job: JobRequest, partitions: Sequence[Partition]) -> Iterator[Finding]:
-    """Yield a finding if several ranks of a job would get slices of GPUs, and nothing else."""
+    """Yield a finding if several ranks of a job would get slices of GPUs alone."""
     ranks = job.nodes * job.tasks_per_node
     matches = [
         match
@@ -257,12 +257,7 @@ def describe_forced_sharing(partition: str, sharing: str) -> str:
 
 
 def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:
-    """Return a clause on whom a partition is for; empty if this user may use it.
-
-    Args:
-        rule: The partition's rules.
-        reservation: The reservation of the job; empty for none.
-    """
+    """Return a clause on whom a partition is for; empty if this user may use it."""
     if rule.for_root and not files.is_in_any_group(()):
         return "it is for root only"
     if rule.reserved and not reservation:

@@ -125,7 +125,6 @@ class Cluster:
     Each query is run when first needed, and once.
 
     Attributes:
-        context: Its `run` starts Slurm's commands.
         name: Of another cluster; empty for this one.
     """
 

@@ -343,7 +343,6 @@ class Trial:
     """The result of a trial.
 
     Attributes:
-        outcome: What sbatch said of the site's own form.
         refusal: Why sbatch refused that; empty if it did not, or can't be asked.
         accepted: The sites that it accepts instead, which differ in `[slurm]`; best first.
     """

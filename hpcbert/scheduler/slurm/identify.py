@@ -91,7 +91,6 @@ def find_differences(
 
     Args:
         request: By the controller's keys; a key with an empty value was not requested.
-        fields: What the controller shows.
     """
     changes = []
     for key, value in request.items():

@@ -115,9 +115,7 @@ class EarlyQueries:
     On average there is at most one query per floor interval, plus those saved in quiet times.
 
     Attributes:
-        floor: Shortest interval between two polls, seconds.
         saved: Queries that may be made as of `last_query`, at most what the longest interval saves.
-        last_query: When the last query was made, seconds since the epoch.
         wait: Seconds to the next early query.
         due: The time of the next early query.
     """
@@ -149,12 +147,7 @@ class EarlyQueries:
 
 
 class SlurmPoller(Poller):
-    """Knows the state of repeats by the ladder: sacct, squeue, the jobs' own status files.
-
-    Args:
-        context: Its `run` starts sacct and squeue.
-        floor: Shortest interval between two queries, seconds.
-    """
+    """Knows the state of repeats by the ladder: sacct, squeue, the jobs' own status files."""
 
     def __init__(
         self,
