@@ -53,7 +53,7 @@ def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
 
 def ask_squeue(context: SchedulerContext, repeats: Iterable[Repeat]) -> tuple[Outcome, Answer]:
     """Ask for all jobs of the submitters of repeats."""
-    return _ask_clusters(
+    return run_queries(
         context,
         [
             commands.squeue_argv(users=_list_owners(cluster_repeats), cluster=cluster)
@@ -64,7 +64,7 @@ def ask_squeue(context: SchedulerContext, repeats: Iterable[Repeat]) -> tuple[Ou
 
 def ask_sacct(context: SchedulerContext, repeats: Iterable[Repeat]) -> tuple[Outcome, Answer]:
     """Ask for the history of repeats, which have job ids."""
-    return _ask_clusters(
+    return run_queries(
         context,
         [
             commands.sacct_argv(
@@ -82,7 +82,7 @@ def _list_owners(repeats: Iterable[Repeat]) -> list[str]:
     return [repeat.watched.campaign.owner for repeat in repeats]
 
 
-def _ask_clusters(
+def run_queries(
     context: SchedulerContext, queries: Sequence[Sequence[str]]
 ) -> tuple[Outcome, Answer]:
     """Make at least one query; return all answers as one, or the first failure."""
