@@ -15,14 +15,8 @@ from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import SectionedCommand, add_submit_options, flag_option, text_option
 from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.request import plan_campaigns
-from hpcbert.commands.plan import (
-    Missing,
-    Outlook,
-    PointOutlook,
-    find_own_campaigns,
-    forecast,
-    list_refusals,
-)
+from hpcbert.commands.monitor import read_campaigns
+from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError, format_count
@@ -76,8 +70,9 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     submission = plan_campaigns(
         options, file=file, like=like, rehearse=rehearse, run=MemoRunner(run), planned=True
     )
-    runs, skipped = find_own_campaigns(Path(submission.site.runs))
-    outlooks = [forecast(draft, runs, run=run) for draft in submission.drafts]
+    directories = store.find_campaigns(Path(submission.site.runs))
+    campaigns, skipped = read_campaigns(reversed(directories))
+    outlooks = [forecast(draft, campaigns, run=run) for draft in submission.drafts]
     points = [point for outlook in outlooks for point in outlook.points]
     doubts = [doubt for outlook in outlooks for doubt in outlook.doubts]
     warnings = [

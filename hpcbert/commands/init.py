@@ -63,6 +63,12 @@ _CHOSEN_BY_USER = "you said so"
 _MODULES = ("MODULEPATH", "MODULESHOME", "LMOD_CMD")
 
 
+def _flag_of(key: str) -> str:
+    """Return the option that sets a key; empty if none does."""
+    flag = f"--{_PARAMETERS[key]}" if key in _PARAMETERS else ""
+    return flag.replace("_limit", "").replace("_", "-")
+
+
 @dataclass(frozen=True)
 class Question:
     """A question for the user at a terminal.
@@ -124,34 +130,34 @@ class Proposal:
         """Return the command line's value of a key; empty if there is none."""
         return str(self.cli_values.get(_PARAMETERS[key]) or "")
 
-    def take(
-        self, key: str, value: Any, reason: str, options: Iterable[str] = (), *, fixed: bool = False
-    ) -> None:
-        """Note a choice among options, as the value of its key; `fixed`: no option changes it."""
+    def take(self, key: str, value: Any, reason: str, options: Iterable[str] = ()) -> None:
+        """Note a choice among options, as the value of its key."""
         alternatives = tuple(option for option in options if option != value)
-        parameter = "" if fixed else f"--{_PARAMETERS[key]}"
-        flag = parameter.replace("_limit", "").replace("_", "-")
         text = value if isinstance(value, str) else json.dumps(value)
-        self.choices.append(SiteChoice(key, text, reason, alternatives, flag))
+        self.choices.append(SiteChoice(key, text, reason, alternatives, _flag_of(key)))
         self.values[key] = json.dumps(value)
 
-    def choose(self, question: Question, answer: str) -> str:
-        """Return an answer of the command line, the only option, or what the user picks.
+    def choose(
+        self, key: str, name: str, options: Mapping[str, str], default: str = "", *, also: str = ""
+    ) -> str:
+        """Return the answer of the command line, the only option, or what the user picks.
+
+        Args:
+            also: Other options of the command line that the user has to give.
 
         Raises:
             UsageError: The answer is not among the options, or only the user can answer.
         """
-        options = question.options
-        if answer:
-            if options and answer not in options:
-                hint = did_you_mean(answer, options)
-                raise UsageError(f"This cluster has no {question.name} {answer!r}.", hint=hint)
-            return answer
-        choice = next(iter(options)) if len(options) == 1 else self.pick(question)
+        answer = self.answer(key)
+        if answer and options and answer not in options:
+            hint = did_you_mean(answer, options)
+            raise UsageError(f"This cluster has no {name} {answer!r}.", hint=hint)
+        flag = f"{_flag_of(key)}{also}"
+        question = Question(name, flag, options, default)
+        choice = answer or (next(iter(options)) if len(options) == 1 else self.pick(question))
         if not choice:
-            texts = "; ".join(options.values())
-            hint = f"Give {question.flag}: {texts}".rstrip(": ") + "."
-            raise UsageError(f"Only you can say which {question.name} to use.", hint=hint)
+            hint = f"Give {flag}: {'; '.join(options.values())}".rstrip(": ") + "."
+            raise UsageError(f"Only you can say which {name} to use.", hint=hint)
         return choice
 
     def value_of(self, key: str) -> str:
@@ -363,8 +369,8 @@ def _choose_partition(proposal: Proposal) -> _Offer | None:
     cluster, gpu_type = proposal.cluster, proposal.answer("slurm.gres")
     offers, answer = _list_offers(cluster), proposal.answer("slurm.partition")
     if not offers:
-        question = Question("partition", "--partition, --gpus-per-node and --gpu-type")
-        name = proposal.choose(question, answer)
+        also = ", --gpus-per-node and --gpu-type"
+        name = proposal.choose("slurm.partition", "partition", {}, also=also)
         proposal.take("slurm.partition", name, f"{_CHOSEN_BY_USER}; Slurm shows no partitions")
         proposal.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
         return None
@@ -380,7 +386,7 @@ def _choose_partition(proposal: Proposal) -> _Offer | None:
             f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
     options = {offer.name: str(offer) for offer in candidates if answer or offer.tier == best.tier}
-    name = proposal.choose(Question("partition", "--partition", options, best.name), answer)
+    name = proposal.choose("slurm.partition", "partition", options, best.name)
     chosen = next(offer for offer in candidates if offer.name == name)
     alternatives = [str(offer) for offer in candidates if offer is not chosen][:_MOST_SHOWN]
     default = next((offer for offer in candidates if offer.partition.default), chosen)
@@ -406,8 +412,7 @@ def _warn_of_preemption(proposal: Proposal, source: str, mode: str, risk: str) -
 def _take_private_gpus(proposal: Proposal) -> None:
     """Take type and number of GPUs from the user, where Slurm shows no partitions."""
     kind = proposal.answer("slurm.gres")
-    question = Question("number of GPUs in a node", "--gpus-per-node")
-    count = proposal.choose(question, proposal.answer("nodes.gpus_per_node"))
+    count = proposal.choose("nodes.gpus_per_node", "number of GPUs in a node", {})
     if not count.isdigit():
         raise UsageError(f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node.")
     proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _CHOSEN_BY_USER)
@@ -416,7 +421,9 @@ def _take_private_gpus(proposal: Proposal) -> None:
 
 def _take_cpus(proposal: Proposal, offer: _Offer) -> None:
     reason = f"partition {offer.name} has no GPUs"
-    proposal.take("slurm.gres", "", reason, offer.partition.resources, fixed=True)
+    resources = tuple(offer.partition.resources)
+    proposal.choices.append(SiteChoice("slurm.gres", "", reason, resources))
+    proposal.values["slurm.gres"] = '""'
     proposal.values["frameworks.pytorch.device"] = '"cpu"'
     count = proposal.answer("nodes.gpus_per_node") or "1"
     proposal.take("nodes.gpus_per_node", int(count), "ranks a node")
@@ -429,10 +436,11 @@ def _choose_gpus(proposal: Proposal, offer: _Offer) -> None:
     """Choose the type of GPU and the number per node."""
     kinds = {kind.name: kind for kind in offer.kinds}
     options = {name: str(kind) for name, kind in kinds.items()}
-    usual, answer = next(iter(kinds)), proposal.answer("slurm.gres")
-    name = proposal.choose(Question("GPU type", "--gpu-type", options, usual), answer)
+    usual = next(iter(kinds))
+    name = proposal.choose("slurm.gres", "GPU type", options, usual)
     kind = kinds[name]
-    reason = f"{_CHOSEN_BY_USER}: {kind}" if answer or name != usual else str(kind)
+    is_chosen = proposal.answer("slurm.gres") or name != usual
+    reason = f"{_CHOSEN_BY_USER}: {kind}" if is_chosen else str(kind)
     alternatives = [text for other, text in options.items() if other != name]
     gres = f"gpu:{kind.gpus.kind}".rstrip(":")
     proposal.take("slurm.gres", gres, reason, alternatives)
@@ -450,7 +458,7 @@ def _choose_gpus(proposal: Proposal, offer: _Offer) -> None:
     proposal.take("nodes.gpus_per_node", int(count), str(kind))
     if is_lab(proposal.cluster.context.environ):
         reason = "the lab's GPUs are fake: a rank without one trains on the CPU"
-        proposal.take("frameworks.pytorch.device", "auto", reason, fixed=True)
+        proposal.take("frameworks.pytorch.device", "auto", reason)
 
 
 # --- Account, QOS and limits ----------------------------------------------------------------------
@@ -470,7 +478,7 @@ def _choose_account(proposal: Proposal) -> None:
     name, reason = answer, _CHOSEN_BY_USER if answer else "the cluster does not check it"
     if is_enforced and (answer or usable_accounts):
         default = rights.default if rights.default in usable_accounts else ""
-        name = proposal.choose(Question("account", "--account", usable_accounts, default), answer)
+        name = proposal.choose("slurm.account", "account", usable_accounts, default)
         reason = _CHOSEN_BY_USER if answer else "yours"
     elif is_enforced:
         reason = "none is known to be yours"
@@ -494,7 +502,7 @@ def _choose_qos(proposal: Proposal) -> None:
     is_enforced = "qos" in cluster.settings.enforced
     name, reason = "", f"the default, {default}".rstrip(", ")
     if answer:
-        name = proposal.choose(Question("QOS", "--qos", usable_qos if is_enforced else {}), answer)
+        name = proposal.choose("slurm.qos", "QOS", usable_qos if is_enforced else {})
         reason = _CHOSEN_BY_USER
     elif is_enforced and names and not usable_qos:
         proposal.warnings.append("None of your QOS may use this partition: ask for one.")
@@ -553,7 +561,7 @@ def _choose_memory(proposal: Proposal) -> None:
         value = str(rules.most_memory)
     elif default:
         value, reason = "0", f"exclusive jobs would get only the cluster's default ({default})"
-    proposal.take("slurm.memory", value, reason, fixed=True)
+    proposal.take("slurm.memory", value, reason)
 
 
 def _choose_mpi(proposal: Proposal) -> None:
@@ -563,8 +571,8 @@ def _choose_mpi(proposal: Proposal) -> None:
     name = choose_mpi(("pmix", "pmi2"), kinds)
     reason = f"srun's default is {proposal.cluster.settings.mpi or 'none'}"
     if answer:
-        question = Question("MPI type", "--mpi", dict.fromkeys(types, ""))
-        name, reason = proposal.choose(question, answer), _CHOSEN_BY_USER
+        name = proposal.choose("slurm.mpi", "MPI type", dict.fromkeys(types, ""))
+        reason = _CHOSEN_BY_USER
     elif name and not name.startswith("pmix"):
         proposal.warnings.append(
             "srun has no pmix: programs that need PMIx can't find their ranks."
@@ -586,8 +594,7 @@ def _choose_runtime(proposal: Proposal) -> None:
     if not name:
         name = "pyxis" if "pyxis" in runtimes else "none"
         if set(runtimes) - {"pyxis"}:
-            question = Question("container runtime", "--runtime", options, name)
-            name = proposal.pick(question) or name
+            name = proposal.choose("container.runtime", "container runtime", options, name)
         reason = options[name]
     proposal.take("container.runtime", name, reason, runtimes)
 
@@ -633,20 +640,19 @@ def _choose_form(proposal: Proposal) -> None:
     """Choose the form of a request that sbatch accepts; warn if it accepts none."""
     site = _draft_site(proposal)
     trial = try_forms(site, proposal.cluster)
-    if not trial.refusal:
-        return
-    if not trial.accepted:
+    if trial.refusal and not trial.accepted:
         proposal.warnings.append(f"sbatch refuses a job of this site: {trial.refusal}")
+    if not trial.accepted:
         return
     forms = [accepted.slurm for accepted in trial.accepted]
     reason = f"sbatch refuses a job without it: {trial.refusal}"
     if forms[0].gpu_option != site.slurm.gpu_option:
-        proposal.take("slurm.gpu_option", forms[0].gpu_option, reason, fixed=True)
+        proposal.take("slurm.gpu_option", forms[0].gpu_option, reason)
     if forms[0].constraint:
         constraints = [form.constraint for form in forms]
-        proposal.take("slurm.constraint", forms[0].constraint, reason, constraints, fixed=True)
+        proposal.take("slurm.constraint", forms[0].constraint, reason, constraints)
     if forms[0].sbatch_args:
-        proposal.take("slurm.sbatch_args", forms[0].sbatch_args, reason, fixed=True)
+        proposal.take("slurm.sbatch_args", forms[0].sbatch_args, reason)
 
 
 def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:

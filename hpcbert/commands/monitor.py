@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,8 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import Runner
 
-TOLERANCE = 10
+# Number of polls in a row without any answer to accept.
+_TOLERANCE = 10
 # Seconds between two looks at the status files, which need no query.
 _LOOK_SECONDS = 1 / 4
 # Maximum number of files to stat per second, on a file system that others share.
@@ -109,30 +110,28 @@ def open_campaign(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
+def read_campaigns(
+    directories: Iterable[Path],
+) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:
+    """Return the campaigns that can be read, and the directories of those with another schema."""
+    manifests, paths = store.read_manifests(directories)
+    return tuple(TrackedCampaign(*item) for item in manifests.items()), paths
+
+
 def find_unfinished(
     runs: Path, *, run: Runner
 ) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:
-    """Return the campaigns under a runs directory that are not certainly over.
-
-    Folders without a readable manifest are skipped.
-
-    Returns:
-        The campaigns, and the directories of those with another schema.
-    """
-    manifests, paths = store.read_manifests(store.find_campaigns(runs))
-    campaigns = [TrackedCampaign(*item) for item in manifests.items()]
+    """Return the campaigns of `read_campaigns` that are not certainly over."""
+    campaigns, paths = read_campaigns(store.find_campaigns(runs))
     living_campaigns: list[TrackedCampaign] = []
-    context = SchedulerContext(run)
-    for backend, tracked_campaigns in scheduler.group_by_scheduler(campaigns, context):
-        living_campaigns += backend.select_living(tracked_campaigns)
+    for backend, group in scheduler.group_by_scheduler(campaigns, SchedulerContext(run)):
+        living_campaigns += backend.select_living(group)
     return tuple(campaign for campaign in campaigns if campaign in living_campaigns), paths
 
 
 def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:
     """Return the submitted campaigns under a runs directory that are not known yet."""
-    directories = (path for path in store.find_campaigns(runs) if path not in paths)
-    manifests, _ = store.read_manifests(directories)
-    campaigns = (TrackedCampaign(*item) for item in manifests.items())
+    campaigns, _ = read_campaigns(path for path in store.find_campaigns(runs) if path not in paths)
     return tuple(tracked for tracked in campaigns if tracked.campaign.accepted)
 
 
@@ -159,7 +158,6 @@ def watch(
     run: Runner,
     floor: float,
     once: bool = False,
-    tolerance: int = TOLERANCE,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
@@ -168,7 +166,6 @@ def watch(
 
     Args:
         floor: Shortest interval between two queries of Slurm, seconds.
-        tolerance: Number of polls in a row without any answer to accept.
         clock: Seconds since the epoch.
         pause: Waits a number of seconds.
 
@@ -176,11 +173,7 @@ def watch(
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
             states are open. The jobs continue.
     """
-    context = SchedulerContext(run, now=clock, pause=pause)
-    campaigns = [
-        scheduler.create_scheduler(tracked.campaign.scheduler, context).adopt_jobs(tracked)
-        for tracked in campaigns
-    ]
+    campaigns = _adopt_jobs(campaigns, SchedulerContext(run, now=clock, pause=pause))
     tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for tracked in campaigns for repeat in tracked.repeats)
     while True:
@@ -200,10 +193,19 @@ def watch(
                 write_ends(tracked, view.states, set(filter(tracker.is_final, keys)))
         if is_last:
             return view
-        if tracker.absent or tracker.failures >= tolerance:
+        if tracker.absent or tracker.failures >= _TOLERANCE:
             raise no_answer_error(view)
         refresh = sinks.refresh if sinks.view else math.inf
         _wait(min(max(_SHORTEST, tracker.pause()), refresh), tracker, pause)
+
+
+def _adopt_jobs(
+    campaigns: Iterable[TrackedCampaign], context: SchedulerContext
+) -> list[TrackedCampaign]:
+    return [
+        scheduler.create_scheduler(tracked.campaign.scheduler, context).adopt_jobs(tracked)
+        for tracked in campaigns
+    ]
 
 
 def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
@@ -398,17 +400,17 @@ def follow_log(
         SchedulerError: The scheduler gave no answer for too long.
         NotALogError: What is in the log's place can't be read.
     """
-    campaigns = {repeat.watched.directory: repeat.watched for repeat in selected_repeats}
-    context = SchedulerContext(run)
-    adopted_campaigns = [
-        backend.adopt_jobs(campaign)
-        for backend, group in scheduler.group_by_scheduler(campaigns.values(), context)
-        for campaign in group
-    ]
-    tracker = Tracker(adopted_campaigns, run=run, floor=floor)
+    selected_campaigns = {repeat.watched.directory: repeat.watched for repeat in selected_repeats}
+    campaigns = _adopt_jobs(selected_campaigns.values(), SchedulerContext(run))
+    tracker = Tracker(campaigns, run=run, floor=floor)
     tracker.poll()
-    repeat = _choose_repeat(selected_repeats, adopted_campaigns, tracker.states)
+    repeat = _choose_repeat(selected_repeats, campaigns, tracker.states)
     log_file = _LogFile(repeat, show_text, tail)
+
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+        log_file.read()
+
     last_report: tuple[str, int] | None = None
     while True:
         state = tracker.states[repeat.key]
@@ -421,13 +423,9 @@ def follow_log(
             show_state(repeat, state)
         if is_over:
             return repeat
-        if tracker.absent or tracker.failures >= TOLERANCE:
+        if tracker.absent or tracker.failures >= _TOLERANCE:
             raise no_answer_error(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
-        seconds_left = tracker.pause()
-        while seconds_left >= 0 and not tracker.has_news():
-            time.sleep(_LOOK_SECONDS)
-            seconds_left -= _LOOK_SECONDS
-            log_file.read()
+        _wait(max(_SHORTEST, tracker.pause()), tracker, pause)
         tracker.poll()
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.checks import find_submission_obstacles
 from hpcbert.commands.prepare import prepare
@@ -28,7 +26,6 @@ from hpcbert.system.runner import Runner, follow
 # The names of a recipe's needs in `prepare`.
 _KINDS = {"python": "environment"}
 _HOUR = 3600.0
-Campaigns = tuple[TrackedCampaign, ...]
 # Number of runs of a point after which older campaigns are not read.
 _ENOUGH = 25
 
@@ -128,7 +125,7 @@ class Outlook:
         return not (refused or lacking or self.obstacles or self.unanswered)
 
 
-def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outlook:
+def forecast(draft: Draft, earlier_campaigns: Sequence[TrackedCampaign], *, run: Runner) -> Outlook:
     """Estimate what a draft would cost, and find its obstacles; nothing is submitted.
 
     Raises:
@@ -239,18 +236,8 @@ def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
 # --- The durations of earlier runs of a point, from the status files of their campaigns -----------
 
 
-def find_own_campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
-    """Return the user's own campaigns below a directory, newest first.
-
-    Returns:
-        The campaigns that can be read, and the directories of those with another schema.
-    """
-    manifests, paths = store.read_manifests(reversed(store.find_campaigns(runs)))
-    return tuple(TrackedCampaign(*item) for item in manifests.items()), paths
-
-
 def find_earlier_runs(
-    tracked_campaigns: Campaigns,
+    tracked_campaigns: Sequence[TrackedCampaign],
     points: Collection[Point],
     *,
     protocol: Protocol,

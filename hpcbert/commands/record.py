@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -214,8 +215,7 @@ def name_program(system: Mapping[str, Any]) -> str:
     """Return the program's name in the record: the recipe's, or `mlperf-` and its library."""
     text = str(system.get("framework", "")).lower()
     accelerator = str(system.get("accelerator_model_name", ""))
-    programs = {word: name for word, name in _PROGRAMS.items() if word in text}
-    program = next(iter(programs.values()), "mlperf-pytorch")
+    program = next((name for word, name in _PROGRAMS.items() if word in text), "mlperf-pytorch")
     # Submitters on NVIDIA's GPUs name PyTorch alone, and mean NVIDIA's program.
     is_nvidia = accelerator.startswith("NVIDIA") and program == "mlperf-pytorch"
     return RECIPE if is_nvidia else program
@@ -394,6 +394,8 @@ def _check_submission(table: PublishedTable, runs: Sequence[BenchmarkRun]) -> It
         yield RecordCell(name, label, point.minutes, minutes, "minutes", errors, gap)
 
 
+# What a point of logs and a table of the record have in common.
+_describe_work = attrgetter("framework", "model", "precision", "batch_size_per_device")
 # Published numbers are rounded: to five digits at least, or to two decimals.
 _RELATIVE, _ABSOLUTE = 5e-5, 0.006
 
@@ -426,12 +428,6 @@ class RecordCell(NamedTuple):
         return difference <= max(_ABSOLUTE, _RELATIVE * self.published)
 
 
-# Framework, model, precision, batch size per device and shape, which identify a point of logs; its
-# sequence length, empty if unknown, is compared where both have one.
-_PointKey = tuple[str, str, str, int, Shape]
-_Medians = dict[_PointKey, list[tuple[str, float | None]]]
-
-
 def check_record(
     words: Sequence[str],
     user_places: Places,
@@ -451,34 +447,29 @@ def check_record(
     """
     if record.load_source(against.partition(":")[0]).layout == "mlperf":
         return _check_submissions([Path(word) for word in words], against)
-    logged_keys = {
-        (key, length)
-        for key, medians_of_point in _compute_medians(words, user_places, request).items()
-        for length, _ in medians_of_point
-    }
+    sides = _read_sides(words, user_places, request)
     tables = [
         table
         for table in record.find_all_tables(against)
-        if any(
-            key[:4] == _table_key(table) and _may_have(table, length) for key, length in logged_keys
-        )
+        if any(_can_belong(side, table) for side in sides)
         and (not edition or edition in table.edition.split("-"))
     ]
     if not tables:
-        points = {" ".join(map(str, (*key[:4], length))).strip() for key, length in logged_keys}
+        works = {(*_describe_work(side.group), side.length) for side in sides}
+        points = sorted(" ".join(map(str, work)).strip() for work in works)
         edition_text = f" of edition {edition}" if edition else ""
         raise UsageError(
-            f"{against} has no table{edition_text} for these logs: {'; '.join(sorted(points))}.",
+            f"{against} has no table{edition_text} for these logs: {'; '.join(points)}.",
             hint="hpcbert record list has the names of all tables.",
         )
-    medians: dict[CollectRequest, _Medians] = {}
+    readings: dict[CollectRequest, list[Side]] = {}
     cells = []
     for table in tables:
         for point in table.points:
             point_request = _request_for_point(request, table, point)
-            if point_request not in medians:
-                medians[point_request] = _compute_medians(words, user_places, point_request)
-            cells += _check_point(table, point, point_request.rule, medians[point_request])
+            if point_request not in readings:
+                readings[point_request] = _read_sides(words, user_places, point_request)
+            cells += _check_point(table, point, point_request.rule, readings[point_request])
     # A log behind a number of one table belongs to no other table of the same point.
     matched = {(cell.point, cell.found) for cell in cells if cell.follows}
     return tuple(
@@ -486,16 +477,6 @@ def check_record(
         for cell in cells
         if cell.follows or cell.error or (cell.point, cell.found) not in matched
     )
-
-
-def _table_key(table: PublishedTable) -> tuple[str, str, str, int]:
-    batch_size = table.batch_size_per_device or 0
-    return table.framework, table.model, table.precision, batch_size
-
-
-def _may_have(table: PublishedTable, length: str) -> bool:
-    """Return whether samples of a table may have this many tokens; empty: unknown."""
-    return length in ("", str(table.sequence_length or length))
 
 
 def _request_for_point(
@@ -509,35 +490,31 @@ def _request_for_point(
     return request._replace(rule=source.rule, window=Window(source.window.skip, iters))
 
 
-def _compute_medians(
-    words: Sequence[str], user_places: Places, request: CollectRequest
-) -> _Medians:
-    """Return the lengths and medians of each point; several if logs differ in their options."""
-    medians: _Medians = {}
-    for table in load_result_set(words, user_places, request).tables:
-        group = table.group
-        for row in table.rows:
-            model, batch = group.model, group.batch_size_per_device
-            key = (group.framework, model, group.precision, batch, row.shape)
-            medians.setdefault(key, []).append((Side(group, row).length, row.median))
-    return medians
+def _read_sides(words: Sequence[str], user_places: Places, request: CollectRequest) -> list[Side]:
+    """Return the points of logs; several of the same work if logs differ in their options."""
+    tables = load_result_set(words, user_places, request).tables
+    return [Side(table.group, row) for table in tables for row in table.rows]
+
+
+def _can_belong(side: Side, table: PublishedTable) -> bool:
+    """Return whether a table may have a point of logs; lengths count where both are known."""
+    work = _describe_work(replace(table, batch_size_per_device=table.batch_size_per_device or 0))
+    has_length = side.length in ("", str(table.sequence_length or side.length))
+    return has_length and _describe_work(side.group) == work
 
 
 def _check_point(
-    table: PublishedTable, point: PublishedPoint, rule: str, medians: _Medians
+    table: PublishedTable, point: PublishedPoint, rule: str, sides: Sequence[Side]
 ) -> list[RecordCell]:
     """Return the cell of a published number that has logs."""
-    published_value = point.value
-    log_medians = [
-        number
-        for length, number in medians.get((*_table_key(table), point.shape), ())
-        if _may_have(table, length)
-    ]
-    if published_value is None or not log_medians:
+    value = point.value
+    rows = [side.row for side in sides if _can_belong(side, table)]
+    medians = [row.median for row in rows if row.shape == point.shape]
+    if value is None or not medians:
         return []
-    numbers = [number for number in log_medians if number is not None]
-    nearest = min(numbers, key=lambda number: abs(number - published_value), default=None)
+    numbers = [number for number in medians if number is not None]
+    nearest = min(numbers, key=lambda number: abs(number - value), default=None)
     errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
     label = f"{table.framework} {table.model} {point.shape} {table.precision}"
     label += f" b{table.batch_size_per_device}"
-    return [RecordCell(table.full_name, label, published_value, nearest, rule, " ".join(errors))]
+    return [RecordCell(table.full_name, label, value, nearest, rule, " ".join(errors))]

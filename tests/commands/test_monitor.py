@@ -50,13 +50,14 @@ def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watche
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     built = watched(repeats=1)
     run = Slurm(sacct=[DOWN], squeue=[DOWN])
+    monkeypatch.setattr(monitor, "_TOLERANCE", 3)
     with pytest.raises(SchedulerError, match="Unable to contact") as refused:
-        follow(built, run, tolerance=3)
+        follow(built, run)
     assert refused.value.exit_code == 3
     assert "The jobs continue" in refused.value.hint
     assert [call[0] for call in run.calls] == ["sacct", "squeue"] * 3
     run = Slurm(sacct=[DOWN, DOWN, built.sacct(1, "COMPLETED")], squeue=[DOWN, DOWN, ""])
-    view, lines, time = follow(built, run, tolerance=3)
+    view, lines, time = follow(built, run)
     assert (lines, view.trouble) == (["1 UNKNOWN", "1 COMPLETED"], "")
     assert time.now == T + 60
     missing = failed("no such program", 127)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.campaign import store
 from hpcbert.commands import plan
+from hpcbert.commands.monitor import read_campaigns
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Protocol, Shape
@@ -33,7 +35,7 @@ def forecast(folder, slurm=None, framework="pytorch", **request):
     draft = drafts.drafted(
         site, drafts.combined(**fields), framework_recipe=recipe, options={"dry": True}
     )
-    earlier, _ = plan.find_own_campaigns(folder / "runs")
+    earlier, _ = read_campaigns(reversed(store.find_campaigns(folder / "runs")))
     return plan.forecast(draft, earlier, run=slurm or Cluster(sbatch=Answer(complaint=SOON)))
 
 
