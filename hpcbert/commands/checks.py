@@ -195,9 +195,9 @@ def make_container_finding(
     where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
 ) -> Finding:
     """Return the finding of a check of probe.sh; advice on a known symptom comes first."""
-    if status == "ok":
+    check = load_checks("containers").get(name)
+    if check is None or status == "ok":
         return Finding(f"{name} ({where})", status, detail, nodes=nodes)
-    check = load_checks("containers").get(name, NodeCheck(""))
     symptom = runtimes.find_symptom(detail)
     hint = symptom.hint if symptom else check.hint
     return Finding(f"{name} ({where})", status, detail, hint, check.change, nodes)
@@ -229,11 +229,8 @@ def find_problems(
         if others := len({row.detail for row in group}) - 1:
             detail += f" (and {others} like it)"
         check = load_checks("nodes").get(name)
-        if check is None:
+        if check is None or status == "ok":
             yield make_container_finding(where, name, status, detail, nodes)
-            continue
-        if status == "ok":
-            yield Finding(f"{name} ({where})", status, detail, nodes=nodes)
             continue
         remedy = check.remedy_for(detail, values)
         if _HOME in remedy and not has_home:
@@ -249,9 +246,8 @@ def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Fin
     if not path:
         return
     outcome = run(["bash", "-c", f"echo {_REACHED}"], env=environ, timeout=_HELP_SECONDS)
-    if outcome.returncode == _NO_PROGRAM or _REACHED in outcome.stdout:
-        return
-    yield make_finding("start-file", path=path, ending=f"with status {outcome.returncode}")
+    if outcome.returncode != _NO_PROGRAM and _REACHED not in outcome.stdout:
+        yield make_finding("start-file", path=path, ending=f"with status {outcome.returncode}")
 
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:
@@ -476,21 +472,14 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     modules = [name for name in recipe.modules if outcome.ok and name in outcome.stdout.split()]
     if not modules:
         return
-    status, consequence = "warn", "every run fails on nodes that lack it too"
-    if resolved.scheduler.runs_locally:
-        status, consequence = "fail", "every run would fail"
-    install = ""
-    if "torch" in modules:
-        advice = machine.describe_torch_install(shutil.which(python) or python)
-        install = f" Or install it. {advice}"
+    advice = machine.describe_torch_install(shutil.which(python) or python)
     yield make_finding(
         "no-module",
         recipe=recipe.name,
         python=python,
         modules=" or ".join(modules),
-        status=status,
-        consequence=consequence,
-        install=install,
+        status="fail" if resolved.scheduler.runs_locally else "warn",
+        install=f" Or install it. {advice}" if "torch" in modules else "",
     )
 
 

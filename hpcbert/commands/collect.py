@@ -116,16 +116,14 @@ def collect(
         UsageError: A path holds nothing, something about a log is unknown, or the same point
             comes from two places.
     """
-    archives: dict[Path, Path] = {}
     result = CollectResult()
     # Campaigns of one folder read each other's status files.
     records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
     with ExitStack() as stack:
-        for path in paths:
-            if is_archive(path) and path not in archives.values():
-                archives[stack.enter_context(open_archive(path))] = path
-        unpacked = {path: directory for directory, path in archives.items()}
+        archives = dict.fromkeys(filter(is_archive, paths))
+        unpacked = {path: stack.enter_context(open_archive(path)) for path in archives}
         directories = [unpacked.get(path, path) for path in paths]
+        named_paths = dict(zip(directories, paths, strict=True))
         discovery = discover(directories, request.pattern)
         if not discovery.logs:
             _refuse_log_options(request)
@@ -139,7 +137,7 @@ def collect(
                 tracked_campaign,
                 nearby,
                 request,
-                place=archives.get(directory, directory),
+                place=named_paths.get(directory, directory),
                 states=states or ask_scheduler,
             )
         if discovery.logs:
@@ -174,10 +172,9 @@ def _refuse_log_options(request: CollectRequest) -> None:
     """Refuse options that describe logs if a campaign records the same facts itself."""
     values = {**request.known._asdict(), "pattern": request.pattern}
     values["as_repeats"] = request.as_repeats
-    for name, value in values.items():
-        if value:
-            flag = f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}"
-            raise refuse_ineffective(flag, "on campaigns, which record it themselves")
+    for name in filter(values.get, values):
+        flag = f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}"
+        raise refuse_ineffective(flag, "on campaigns, which record it themselves")
 
 
 def _choose_campaigns(
@@ -325,8 +322,7 @@ def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
     windows: dict[Group, dict[str, Shape]] = {}
     for point in points:
         if point.window:
-            shapes = windows.setdefault(point.group, {})
-            shapes.setdefault(point.window.counted, point.shape)
+            windows.setdefault(point.group, {}).setdefault(point.window.counted, point.shape)
     for group, shapes in windows.items():
         if len(shapes) > 1:
             texts = (f"{shape} over {window}" for window, shape in shapes.items())

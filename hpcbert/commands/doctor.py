@@ -22,7 +22,7 @@ from pathlib import Path
 from hpcbert import scheduler
 from hpcbert.commands import checks
 from hpcbert.commands.monitor import open_campaign
-from hpcbert.commands.submit import submit_pending
+from hpcbert.commands.submit import cancel, submit_pending
 from hpcbert.config import places, recipe, trust
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
@@ -123,9 +123,7 @@ def _check_runs(site: Site) -> Finding:
     existing = next(path for path in (runs, *runs.parents) if os.access(path, os.F_OK))
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return Finding("runs directory", "ok", str(runs))
-    detail = f"{existing} is not writable"
-    detail += f", so {runs} can't be created" if existing != runs else ""
-    return _refuse_runs(site, "runs directory", detail)
+    return _refuse_runs(site, "runs directory", f"{existing} is not writable")
 
 
 def _refuse_runs(site: Site, name: str, detail: str) -> Finding:
@@ -269,9 +267,7 @@ def _cancel(directory: Path, run: Runner) -> None:
         tracked = open_campaign(directory)
         backend = scheduler.create_scheduler(tracked.campaign.scheduler, SchedulerContext(run))
         tracked = backend.adopt_jobs(tracked)
-        target = backend.living_jobs(tracked)
-        if target.jobs:
-            backend.cancel(tracked, target)
+        cancel(tracked, backend.living_jobs(tracked), run=run)
 
 
 def _read_job(
