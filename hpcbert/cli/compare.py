@@ -24,7 +24,7 @@ from hpcbert.cli.options import (
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import takes_logs, write_output
 from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
-from hpcbert.commands.compare import CompareRequest, compare_results
+from hpcbert.commands.compare import compare_results
 from hpcbert.config.options import ShareRange
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError, join_names
 from hpcbert.results.compare import DIMENSIONS, comparison_data, comparison_view, render_junit
@@ -101,8 +101,10 @@ def compare(
     """
     if least is None:
         refuse_typed(("junit",), "without --fail-under")
-    comparison = CompareRequest((base, *new), by or "", within, least, reading=request, **values)
-    result = compare_results(comparison, places)
+    sides = (base, *new)
+    result = compare_results(
+        sides, places, request, by=by or "", within=within, least=least, **values
+    )
     if junit:
         content = render_junit("hpcbert compare", result.comparisons, result.failures)
         write_output(Path(junit), content, "--junit")

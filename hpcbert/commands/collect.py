@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hpcbert import scheduler
 from hpcbert.campaign import judge, preflight, store
 from hpcbert.campaign.archive import open_archive
-from hpcbert.campaign.attempts import AskStates, write_ends
+from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
 from hpcbert.campaign.foreign import (
     Assumptions,
@@ -97,20 +97,11 @@ class CollectResult:
 _OPTION_NAMES = {"framework": "fw", "settings": "set"}
 
 
-def collect(
-    paths: Sequence[Path],
-    request: CollectRequest,
-    recipes: Recipes,
-    *,
-    states: AskStates | None = None,
-) -> CollectResult:
+def collect(paths: Sequence[Path], request: CollectRequest, recipes: Recipes) -> CollectResult:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
     The results of a campaign are written into it, unless it belongs to somebody else or is an
     archive; a directory of other logs is never written to.
-
-    Args:
-        states: Asks the scheduler for a campaign's repeats; its own by default.
 
     Raises:
         UsageError: A path holds nothing, something about a log is unknown, or the same point
@@ -132,22 +123,12 @@ def collect(
         campaigns = _choose_campaigns(discovery.campaigns, directories, result)
         for directory in track(campaigns, "collecting campaigns"):
             tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
-            _collect_campaign(
-                result,
-                tracked_campaign,
-                nearby,
-                request,
-                place=named_paths.get(directory, directory),
-                states=states or ask_scheduler,
-            )
+            place = named_paths.get(directory, directory)
+            _collect_campaign(result, tracked_campaign, nearby, request, place)
         if discovery.logs:
+            has_campaigns = bool(campaigns)
             _collect_logs(
-                result,
-                directories,
-                discovery.logs,
-                request,
-                recipes,
-                may_be_empty=bool(campaigns),
+                result, directories, discovery.logs, request, recipes, may_be_empty=has_campaigns
             )
     _tabulate_points(result, require_all=request.require_all)
     return result
@@ -203,9 +184,7 @@ def _collect_campaign(
     tracked_campaign: TrackedCampaign,
     nearby: NearbyCampaigns,
     request: CollectRequest,
-    *,
     place: Path,
-    states: AskStates,
 ) -> None:
     """Add a campaign, which was named by its directory or its archive."""
     directory, campaign = tracked_campaign.directory, tracked_campaign.campaign
@@ -215,7 +194,11 @@ def _collect_campaign(
         result.add(judge.make_source(place, campaign, ()))
         return
     judgement = judge.gather(
-        tracked_campaign, rule=request.rule, window=request.window, states=states, nearby=nearby
+        tracked_campaign,
+        rule=request.rule,
+        window=request.window,
+        states=ask_scheduler,
+        nearby=nearby,
     )
     newest_states = {repeat.key: repeat.history.newest for repeat in judgement.repeats}
     is_alive = any(state.kind.alive for state in newest_states.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,29 +38,6 @@ from hpcbert.results.metrics import convert_tables, explain_missing
 from hpcbert.results.nodes import NodeComparison, compare_nodes, gather_rates
 
 
-@dataclass(frozen=True)
-class CompareRequest:
-    """The results to compare, and the settings.
-
-    Attributes:
-        words: The sides: the first is compared with each of the others. With `by`, all together.
-        by: A name in `DIMENSIONS`; empty if the words themselves are the sides.
-        within: Two numbers that differ by at most this share count as equal.
-        least: The ratio below which a point fails; None: no point can fail.
-        anyway: Whether to compare what is not comparable.
-        reading: How campaigns and logs are collected.
-        unit: What the compared rates count.
-    """
-
-    words: tuple[str, ...]
-    by: str = ""
-    within: float = 0.02
-    least: float | None = None
-    anyway: bool = False
-    reading: CollectRequest = field(default_factory=CollectRequest)
-    unit: Unit = "samples"
-
-
 class CompareResult(NamedTuple):
     """The result of a comparison.
 
@@ -75,36 +52,47 @@ class CompareResult(NamedTuple):
     warnings: tuple[str, ...]
 
 
-_Sides = list[tuple[str, Sequence[SpeedupTable]]]
-
-
-def compare_results(request: CompareRequest, user_places: Places) -> CompareResult:
+def compare_results(
+    words: Sequence[str],
+    places: Places,
+    reading: CollectRequest,
+    *,
+    by: str,
+    within: float,
+    least: float | None,
+    anyway: bool,
+    unit: Unit,
+) -> CompareResult:
     """Compare results.
+
+    Args:
+        words: The sides: the first is compared with each of the others. With `by`, all together.
+        reading: How campaigns and logs are collected.
+        by: A name in `DIMENSIONS`; empty if the words themselves are the sides.
+        within: Two numbers that differ by at most this share count as equal.
+        least: The ratio below which a point fails; None: no point can fail.
+        anyway: Whether to compare what is not comparable.
+        unit: What the compared rates count.
 
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
-    loaded = _load_sides(request, user_places)
+    loaded = (
+        [load_result_set(words, places, reading)] if by else _load_sides(words, places, reading)
+    )
     warnings = [text for result in loaded for text in result.warnings]
-    warnings += [text for result in loaded for text in explain_missing(result.tables, request.unit)]
-    converted = [convert_tables(result.tables, request.unit) for result in loaded]
-    sides: _Sides = list(zip(request.words, converted, strict=False))
-    if request.by:
-        sides = _split_by(converted[0], request.by)
+    warnings += [text for result in loaded for text in explain_missing(result.tables, unit)]
+    converted = [convert_tables(result.tables, unit) for result in loaded]
+    sides = _split_by(converted[0], by) if by else list(zip(words, converted, strict=True))
     (base_name, base_tables), *new_sides = sides
+    dimension = DIMENSIONS.get(by, "")
     comparisons = tuple(
-        compare(
-            base_tables,
-            tables,
-            names=(base_name, name),
-            within=request.within,
-            by=DIMENSIONS.get(request.by, ""),
-        )
+        compare(base_tables, tables, names=(base_name, name), within=within, by=dimension)
         for name, tables in new_sides
     )
-    if not request.anyway:
+    if not anyway:
         refuse_incomparable(comparisons, "--anyway compares them nevertheless, and marks them.")
-    failures = tuple(find_failures(comparisons, request.least)) if request.least else ()
+    failures = tuple(find_failures(comparisons, least)) if least else ()
     empty = [
         f"No point of {comparison.base} and {comparison.new} has a number in both."
         for comparison in comparisons
@@ -114,34 +102,32 @@ def compare_results(request: CompareRequest, user_places: Places) -> CompareResu
     return CompareResult(comparisons, failures, refused, tuple(dict.fromkeys(warnings)))
 
 
-def _load_sides(request: CompareRequest, user_places: Places) -> list[ResultSet]:
+def _load_sides(words: Sequence[str], places: Places, reading: CollectRequest) -> list[ResultSet]:
     """Read every word with the options that apply to it."""
-    if request.by:
-        return [load_result_set(request.words, user_places, request.reading)]
-    if len(request.words) < 2:  # noqa: PLR2004 - two are compared
+    if len(words) < 2:  # noqa: PLR2004 - two are compared
         raise UsageError(
             "There is only one result, and nothing to compare it with.",
             hint="Name BASE and NEW, or compare points of one: --by framework.",
         )
     requests: list[CollectRequest | None] = []
-    for word in request.words:
-        path = None if record.is_record_name(word) else resolve_words([word], user_places)[0]
+    for word in words:
+        path = None if record.is_record_name(word) else resolve_words([word], places)[0]
         if path is None or is_saved(path):
             requests.append(None)
         elif (path / MANIFEST).is_file():
-            requests.append(request.reading._replace(known=UserSettings(), pattern=""))
+            requests.append(reading._replace(known=UserSettings(), pattern=""))
         else:
-            requests.append(request.reading)
-    if request.reading not in requests:
+            requests.append(reading)
+    if reading not in requests:
         # None of them is logs: the refusal names the options.
-        requests[0] = request.reading
+        requests[0] = reading
     return [
-        load_result_set([word], user_places, reading)
-        for word, reading in zip(request.words, requests, strict=True)
+        load_result_set([word], places, request)
+        for word, request in zip(words, requests, strict=True)
     ]
 
 
-def _split_by(tables: Iterable[SpeedupTable], by: str) -> _Sides:
+def _split_by(tables: Iterable[SpeedupTable], by: str) -> list[tuple[str, Sequence[SpeedupTable]]]:
     """Return the sides that the values of a dimension make, in order of appearance."""
     name = DIMENSIONS[by]
     sides: dict[str, list[SpeedupTable]] = {}
@@ -181,12 +167,9 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
     """Return the points that fail a gate: too slow, or missing."""
     errors: list[RegressionError] = []
     for comparison in comparisons:
-        base, new = comparison.base, comparison.new
+        base, new, limit = comparison.base, comparison.new, format_share(least)
         failures = [
-            (
-                pair.new.name,
-                f"{new} has {pair.ratio.value:.2%} of {base}, below {format_share(least)}",
-            )
+            (pair.new.name, f"{new} has {pair.ratio.value:.2%} of {base}, below {limit}")
             for pair in comparison.pairs
             if pair.ratio.value < least
         ]

@@ -141,52 +141,45 @@ class Sinks:
 
     Attributes:
         changes: Gets the changes right after each poll; never an empty sequence.
-        view: Gets all states, after each poll and every `refresh` seconds between; None if
-            there is no view.
-        refresh: Seconds.
+        view: Gets all states, after each poll and every `refresh` seconds between.
     """
 
     changes: Callable[[Sequence[Change]], None] = lambda _: None
-    view: Callable[[View], None] | None = None
-    refresh: float = 2.0
+    view: Callable[[View], None] = lambda _: None
+    refresh: float = math.inf
 
 
 def watch(
     campaigns: Sequence[TrackedCampaign],
     sinks: Sinks,
+    context: SchedulerContext,
     *,
-    run: Runner,
     floor: float,
     once: bool = False,
-    clock: Callable[[], float] = time.time,
-    pause: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> View:
     """Follow campaigns until nothing can change any more, and return the last states.
 
     Args:
         floor: Shortest interval between two queries of Slurm, seconds.
-        clock: Seconds since the epoch.
-        pause: Waits a number of seconds.
 
     Raises:
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
             states are open. The jobs continue.
     """
-    campaigns = _adopt_jobs(campaigns, SchedulerContext(run, now=clock, pause=pause))
-    tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
+    campaigns = _adopt_jobs(campaigns, context)
+    tracker = Tracker(campaigns, run=context.run, clock=context.now, chance=chance, floor=floor)
     repeats = tuple(repeat for tracked in campaigns for repeat in tracked.repeats)
     while True:
         new_states = tracker.poll()
-        now = clock()
+        now = context.now()
         trouble = tracker.complaint if tracker.failures else ""
         view = View(repeats, tracker.states, now, trouble, tracker.garbage)
         is_last = once or tracker.is_over()
         changed = [repeat for repeat in repeats if repeat.key in new_states]
         if changed:
             sinks.changes([Change(repeat, new_states[repeat.key], now) for repeat in changed])
-        if sinks.view:
-            sinks.view(view)
+        sinks.view(view)
         if changed or is_last:
             for tracked in campaigns:
                 keys = [repeat.key for repeat in tracked.repeats]
@@ -195,8 +188,7 @@ def watch(
             return view
         if tracker.absent or tracker.failures >= _TOLERANCE:
             raise no_answer_error(view)
-        refresh = sinks.refresh if sinks.view else math.inf
-        _wait(min(max(_SHORTEST, tracker.pause()), refresh), tracker, pause)
+        _wait(min(max(_SHORTEST, tracker.pause()), sinks.refresh), tracker, context.pause)
 
 
 def _adopt_jobs(

@@ -87,13 +87,7 @@ class RetryPlan:
 
 
 def find_invalid(
-    directory: Path,
-    policy: RetryPolicy,
-    *,
-    run: Runner,
-    dry: bool = False,
-    clock: Callable[[], float] = time.time,
-    pause: Callable[[float], None] = time.sleep,
+    directory: Path, policy: RetryPolicy, context: SchedulerContext, *, dry: bool = False
 ) -> RetryPlan:
     """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
 
@@ -111,7 +105,6 @@ def find_invalid(
             where=campaign.id,
             hint="Submit it again for another rehearsal.",
         )
-    context = SchedulerContext(run, now=clock, pause=pause, again=RETRY_COMMAND)
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
@@ -394,9 +387,10 @@ def watch_and_retry(
         for tracked_campaign in campaigns:
             store.refuse_foreign(tracked_campaign.directory)
     unattended_policy = replace(policy, cancelled=False)
+    context = SchedulerContext(run, pause=pause)
     while True:
         sinks = observer.watching()
-        view = watch(campaigns, sinks, run=run, floor=interval or floor, once=once, pause=pause)
+        view = watch(campaigns, sinks, context, floor=interval or floor, once=once)
         plans = [
             resubmit(
                 tracked_campaign.directory,
@@ -444,7 +438,7 @@ def resubmit(
     arrays = store.read_manifest(directory).arrays
     if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
-    plan = find_invalid(directory, policy, run=run, dry=dry)
+    plan = find_invalid(directory, policy, SchedulerContext(run, again=RETRY_COMMAND), dry=dry)
     invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in plan.invalid]
     refuse_pointless(plan.watched, invalid_ends, policy.time_limit)
     plan = plan_retry(plan, policy, run=run)

@@ -202,7 +202,6 @@ def test_a_point_is_printed_when_it_is_over_with_its_efficiency_and_what_counts(
 
 def test_an_outage_of_slurm_is_printed_once(capsys):
     show = Display().watching().view
-    assert show
     for trouble in ("down", "", "down", "down", "down", "", "gone", "gone"):
         show(View((), {}, 0.0, trouble))
     lines = ["Slurm does not answer: down", "Slurm does not answer: gone"]

@@ -11,6 +11,7 @@ from hpcbert.cli.progress import format_duration
 from hpcbert.commands import monitor
 from hpcbert.errors import SchedulerError
 from hpcbert.logs.scan import read_progress
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.local import backend as local
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState
@@ -29,8 +30,9 @@ def follow(built, run, *, time=None, sinks=None, **more):
     def note(changes):
         lines.extend(f"{change.repeat.number} {change.state.word}" for change in changes)
 
-    options = {"floor": 10.0, "clock": time, "pause": time.pause, "chance": lambda: 0.0, **more}
-    return monitor.watch((built,), sinks or monitor.Sinks(note), run=run, **options), lines, time
+    options = {"floor": 10.0, "chance": lambda: 0.0, **more}
+    context = SchedulerContext(run, now=time, pause=time.pause)
+    return monitor.watch((built,), sinks or monitor.Sinks(note), context, **options), lines, time
 
 
 def test_a_view_is_refreshed_between_polls_and_the_end_ends_it(watched, monkeypatch):

@@ -11,6 +11,7 @@ from hpcbert.commands import retry
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import request
 from tests.kit import campaigns, cli, drafts, logs
 from tests.kit.cases import cases
@@ -55,8 +56,8 @@ class Bench:
 
     def look(self, *, dry=False, **policy):
         clock = Clock(NOW)
-        options = {"run": self.slurm, "dry": dry, "clock": clock, "pause": clock.pause}
-        return retry.find_invalid(self.directory, RetryPolicy(**policy), **options)
+        context = SchedulerContext(self.slurm, clock, clock.pause, again="hpcbert retry")
+        return retry.find_invalid(self.directory, RetryPolicy(**policy), context, dry=dry)
 
     def plan(self, **policy):
         return retry.plan_retry(self.look(), RetryPolicy(**policy), run=self.slurm)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
@@ -250,7 +251,8 @@ def report_states(
 
 def collect_campaigns(*paths: Path, states: States = lambda _: {}, **request: Any) -> CollectResult:
     """Collect campaigns, asking that scheduler; by default it knows nothing."""
-    return collect(paths, CollectRequest(**request), Recipes(()), states=states)
+    with mock.patch("hpcbert.commands.collect.ask_scheduler", states):
+        return collect(paths, CollectRequest(**request), Recipes(()))
 
 
 def find_exit_code(collection: CollectResult) -> int:

@@ -110,7 +110,8 @@ def test_tracked_and_retried_repeats(tmp_path):
     def retry_repeats(runs, number):
         built = campaign(runs, "1n1g", repeats=number).finish()
         slurm = make_slurm(built, "FAILED")
-        return count_calls(lambda: retry.find_invalid(built.directory, RetryPolicy(), run=slurm))
+        context = SchedulerContext(slurm)
+        return count_calls(lambda: retry.find_invalid(built.directory, RetryPolicy(), context))
 
     for count in (track_repeats, retry_repeats):
         check_growth(tmp_path / count.__name__, count)
