@@ -34,7 +34,7 @@ from hpcbert.errors import CheckError, ConfigError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact
 from hpcbert.system.decode import MAX_INTEGER, IgnoreUnknown, Range, decode
-from hpcbert.system.files import open_file, size_of, temporary_for, translate_errors
+from hpcbert.system.files import hash_file, open_file, size_of, temporary_for, translate_errors
 from hpcbert.system.workers import track
 
 # --- Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain ------
@@ -203,11 +203,11 @@ def pack(directory: Path, target: Path) -> PackedArchive:
     temporary = temporary_for(target)
     with translate_errors("write", target):
         try:
-            with temporary.open("x+b") as file:
+            with temporary.open("xb") as file:
                 index = _write_archive(file, directory, campaign.id)
                 file.flush()
                 os.fsync(file.fileno())
-                size, sha256 = file.seek(0, os.SEEK_END), _hash_file(file)
+            size, sha256 = hash_file(temporary)
             target.open("x").close()  # A file that appeared meanwhile is never replaced.
             temporary.replace(target)
         finally:
@@ -232,14 +232,6 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
             if original["sha256"] != packed["sha256"]:
                 masked.append(entry)
     return tuple(masked)
-
-
-def _hash_file(file: BinaryIO) -> str:
-    file.seek(0)
-    digest = hashlib.sha256()
-    while block := file.read(_PIECE):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class AttemptState(NamedTuple):
 class History:
     """All known attempts of one repeat, oldest first; at least one."""
 
-    number: int
+    repeat: Repeat
     attempts: tuple[AttemptState, ...]
 
     @property
@@ -203,16 +203,27 @@ class History:
                 return attempt
         return self.attempts[-1]
 
-    def list_attempts(self, directory: Path) -> tuple[Attempt, ...]:
+    @property
+    def log(self) -> str:
+        """Path of the log of the attempt that counts, relative to the campaign."""
+        array, attempt = self.repeat.array, self.counted.state.attempt
+        return str(store.log_path(Path(), array, self.repeat.number, attempt))
+
+    @property
+    def status(self) -> str:
+        """Path of the status file of the attempt that counts, relative to the campaign."""
+        return self.counted.array.status(self.repeat.number)
+
+    def list_attempts(self) -> tuple[Attempt, ...]:
         """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
-        attempts = []
+        attempts, directory = [], self.repeat.watched.directory
         for array, state, record in self.attempts:
-            log = store.log_path(Path(), array, self.number, state.attempt)
+            log = store.log_path(Path(), array, self.repeat.number, state.attempt)
             attempt = Attempt(
                 attempt=state.attempt,
-                job=record.jobs[0] if record.jobs else array.element(self.number),
+                job=record.jobs[0] if record.jobs else array.element(self.repeat.number),
                 state=state.word,
                 detail=state.detail,
                 nodes=state.nodes,
@@ -256,7 +267,7 @@ def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) 
         suspended = recorded.suspended(array, repeat.number, attempt)
         suspended = max(state.suspended, job_record.suspended, suspended)
         attempts.append(AttemptState(array, replace(state, suspended=suspended), job_record))
-    return History(repeat.number, tuple(attempts))
+    return History(repeat, tuple(attempts))
 
 
 def _find_array(arrays: Sequence[Array], attempt: int) -> Array | None:

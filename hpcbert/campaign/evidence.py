@@ -8,7 +8,6 @@ that has lost recorded content.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcbert.campaign import store
-from hpcbert.campaign.record import RepeatRecord
+from hpcbert.campaign.record import RepeatRecord, Stamp, read_stamp
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST, Campaign, format_utc, parse_utc
 from hpcbert.slurm.state_sources import VISIBILITY_DELAY
-from hpcbert.system.files import open_file, read, size_of
+from hpcbert.system import files
 from hpcbert.system.workers import map_in_parallel
 
 # An archive's description of itself; it stays in a directory that was unpacked.
@@ -32,7 +31,6 @@ INDEX = "archive.json"
 MEASUREMENTS = "measurements.json"
 TABLE = "table.json"
 EVIDENCE, SEAL = "evidence", "seal"
-_BLOCK = 1 << 20
 _MOST = 1 << 26
 # What numbers come from: these files, and everything in these folders, which a campaign that goes
 # on adds to. Other files in the directory belong to the user.
@@ -99,22 +97,18 @@ def list_paths(directory: Path) -> Iterator[str]:
     """Yield the paths of the files, except hidden ones, which are unfinished."""
     yield from (name for name in _FILES if os.path.lexists(directory / name))
     for start in _FOLDERS:
-        for folder, _, files in os.walk(directory / start):
-            for name in files:
+        for folder, _, names in os.walk(directory / start):
+            for name in names:
                 path = os.path.relpath(os.path.join(folder, name), directory)  # noqa: PTH118
                 if not name.startswith(".") and not path.startswith(_UNRECORDED):
                     yield path
 
 
-def read_stamps(directory: Path) -> dict[str, tuple[int, int]]:
+def read_stamps(directory: Path) -> dict[str, Stamp]:
     """Return size and time of every log and status file, by path, which change with each write."""
-    file_stamps = {}
-    for name in list_paths(directory):
-        if name.startswith((_LOGS, _STATUS)):
-            with contextlib.suppress(OSError):
-                status = (directory / name).stat()
-                file_stamps[name] = status.st_size, status.st_mtime_ns
-    return file_stamps
+    names = [name for name in list_paths(directory) if name.startswith((_LOGS, _STATUS))]
+    stamps = {name: read_stamp(directory / name) for name in names}
+    return {name: stamp for name, stamp in stamps.items() if stamp}
 
 
 def read_digests(watched: TrackedCampaign) -> dict[str, _Digest]:
@@ -126,7 +120,7 @@ def read_digests(watched: TrackedCampaign) -> dict[str, _Digest]:
     for name in paths:
         if name.startswith(_STATUS):  # Read here, so that other processes hash what is known here.
             watched.records.at(watched.directory / name)
-    sizes = [size_of(watched.directory / name) for name in paths]
+    sizes = [files.size_of(watched.directory / name) for name in paths]
     hashed = map_in_parallel(partial(_hash_file, watched), paths, sizes, "reading files")
     return dict(zip(paths, hashed, strict=True))
 
@@ -136,16 +130,11 @@ def _hash_file(watched: TrackedCampaign, name: str) -> _Digest:
     record = watched.records.at(path) if name.startswith(_STATUS) else None
     if record and record.stamp:
         return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
-    size, digest = 0, hashlib.sha256()
     try:
-        descriptor, _ = open_file(path)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-                size += len(block)
+        size, sha256 = files.hash_file(path)
     except OSError as error:
         return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
-    return {"bytes": size, "sha256": digest.hexdigest()}
+    return {"bytes": size, "sha256": sha256}
 
 
 def _hash_manifest(campaign: Campaign) -> dict[str, Any]:
@@ -291,7 +280,7 @@ def _read_addition(
     path, size = watched.directory / name, digest["bytes"] or 0
     try:
         record = watched.records.at(path) if name.startswith(_STATUS) else None
-        raw = record.raw if record else read(path, max_bytes=_MOST)
+        raw = record.raw if record else files.read(path, max_bytes=_MOST)
     except OSError:
         return None
     is_same = hashlib.sha256(raw[:size]).hexdigest() == digest["sha256"]
@@ -371,11 +360,7 @@ def _select_digest(entry: Mapping[str, Any]) -> _Digest:
 
 
 def renew_evidence(
-    watched: TrackedCampaign,
-    document: Mapping[str, Any],
-    *,
-    now: float,
-    accepted: str,
+    watched: TrackedCampaign, document: Mapping[str, Any], *, now: float, accepted: str
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
@@ -385,17 +370,17 @@ def renew_evidence(
         watched: The campaign; its table.json is written, its measurements.json is the old one.
         accepted: The user's reason to accept changes; empty if there are none.
     """
-    files = read_digests(watched)
+    digests = read_digests(watched)
     evidence: dict[str, Any] = {
         "recorded": format_utc(now),
         "manifest": _hash_manifest(watched.campaign),
-        "files": files,
+        "files": digests,
         "history": [],
     }
     previous = read_previous(watched.directory)
     if previous is None:
         return evidence
-    deviations = find_deviations(watched, previous, files)
+    deviations = find_deviations(watched, previous, digests)
     changes = [str(deviation) for deviation in deviations if deviation.path != TABLE]
     if previous.get("rule") != document["rule"]:
         changes.append(f"{MEASUREMENTS}: another rule")

@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from hpcbert.model import Difference, Group, Measured, Sampled, Scope
+from hpcbert.model import Difference, Measured, Sampled, Scope
 from hpcbert.system import files
+from hpcbert.system.grouping import group, group_sorted
 
 LARGEST = 1 << 26
 _LONGEST = 200
@@ -105,10 +106,10 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
             facts.setdefault(node, {}).update(part)
         with_host.update(names if "host" in document else ())
         with_image.update(names if image else ())
-    alike: dict[tuple[tuple[tuple[str, str], ...], bool], list[str]] = {}
-    for node in sorted(with_host):
-        items = tuple(sorted(facts[node].items())[:_MOST])
-        alike.setdefault((items, node in with_image), []).append(node)
+    alike = group(
+        ((tuple(sorted(facts[node].items())[:_MOST]), node in with_image), node)
+        for node in sorted(with_host)
+    )
     return tuple(
         Fingerprint(tuple(nodes), dict(items), frozenset({"image"} if has_image else ()))
         for (items, has_image), nodes in alike.items()
@@ -215,11 +216,9 @@ def _read_image(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, str]:
-    versions_by_name: dict[str, set[str]] = {}
-    for name in names:
-        if match := form.fullmatch(name):
-            versions_by_name.setdefault(f"{kind} {match['name']}", set()).add(match["version"])
-    return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
+    matches = filter(None, map(form.fullmatch, names))
+    versions = group_sorted((f"{kind} {match['name']}", match["version"]) for match in matches)
+    return {name: ", ".join(texts) for name, texts in versions.items()}
 
 
 class NodeSample(NamedTuple):
@@ -240,10 +239,8 @@ def find_differences_within(node_samples: Iterable[NodeSample]) -> tuple[Differe
     samples = tuple(node_samples)
     differences = []
     for name, values in _find_differing(samples):
-        by_repeat: dict[int, set[str | None]] = {}
-        for sample in samples:
-            by_repeat.setdefault(sample.repeat, set()).add(_get_value(sample.fingerprint, name))
-        is_within = any(len(texts - {None}) > 1 for texts in by_repeat.values())
+        by_repeat = group((sample.repeat, value) for value in values for sample in values[value])
+        is_within = any(len({*texts}) > 1 for texts in by_repeat.values())
         differences.append(_make_difference(name, "nodes" if is_within else "repeats", values))
     return tuple(differences)
 
@@ -278,13 +275,10 @@ def _find_differing(
     )
     differing = []
     for name in names:
-        values: dict[str, list[NodeSample]] = {}
-        for node_sample in node_samples:
-            value = _get_value(node_sample.fingerprint, name)
-            if value is not None:
-                values.setdefault(value, []).append(node_sample)
-        if len(values) > 1:
-            differing.append((name, values))
+        values = group((_get_value(sample.fingerprint, name), sample) for sample in node_samples)
+        stated = {value: samples for value, samples in values.items() if value is not None}
+        if len(stated) > 1:
+            differing.append((name, stated))
     return differing
 
 
@@ -313,13 +307,12 @@ def _make_difference(name: str, scope: Scope, values: dict[str, list[NodeSample]
     return Difference(fact=name, scope=scope, decisive=is_decisive, values=tuple(labelled))
 
 
-ENV_FOLDER = "env"
 NODES = ".nodes.jsonl"
 
 
 def name_record(directory: Path, key: str, repeat: int, attempt: int, ending: str = NODES) -> Path:
     """Return the path of what one attempt's nodes recorded."""
-    return directory / ENV_FOLDER / f"{key}.{repeat}.{attempt}{ending}"
+    return directory / "env" / f"{key}.{repeat}.{attempt}{ending}"
 
 
 def read_nodes(directory: Path, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
@@ -342,20 +335,17 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
     A table's points are also compared with its baseline, the unit of its speedups.
     """
     point_samples = [(point, tuple(node_samples)) for point, node_samples in points]
-    baselines: dict[Group, tuple[NodeSample, ...]] = {}
     by_size = sorted(point_samples, key=lambda pair: (pair[0].shape.gpus, pair[0].shape.nodes))
-    for point, samples in by_size:
-        if samples:
-            baselines.setdefault(point.group, samples)
+    # The smallest with facts of its nodes is the last to be written.
+    baselines = {point.group: samples for point, samples in reversed(by_size) if samples}
     compared = []
     for point, samples in point_samples:
         differences = find_differences_within(samples)
         differences += find_differences_between(baselines.get(point.group, ()), samples)
-        values: dict[str, set[str]] = {}
-        for sample in samples:
-            for name, value in sample.fingerprint.facts.items():
-                values.setdefault(name, set()).add(value)
-        facts = tuple((name, tuple(sorted(values[name]))) for name in sorted(values))
+        values = group_sorted(
+            item for sample in samples for item in sample.fingerprint.facts.items()
+        )
+        facts = tuple((name, tuple(values[name])) for name in sorted(values))
         compared.append(replace(point, differences=differences, facts=facts))
     return tuple(compared)
 

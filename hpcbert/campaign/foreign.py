@@ -23,13 +23,7 @@ from hpcbert.logs import grammar as grammars
 from hpcbert.logs.fields import FactValue, parse_fact, read_fields, whole_matches
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import FIELDS, LogFile, printable_path
-from hpcbert.logs.lines import (
-    NotALogError,
-    cut_line,
-    find_lines,
-    read_ends,
-    read_pieces,
-)
+from hpcbert.logs.lines import NotALogError, cut_line, find_lines, read_ends, read_pieces
 from hpcbert.logs.scan import (
     Reading,
     find_frameworks,
@@ -41,7 +35,9 @@ from hpcbert.logs.scan import (
 from hpcbert.logs.setting import END, Setting, Window, model_facts
 from hpcbert.logs.window import counted_part
 from hpcbert.model import Counted, Reason, Shape
+from hpcbert.system import files
 from hpcbert.system.decode import decode, did_you_mean
+from hpcbert.system.grouping import group
 
 # Codes of reasons that speak against a rule rather than against a run.
 _AGAINST_RULE = {"rule", "contradiction", "window"}
@@ -60,6 +56,13 @@ OPTIONS = {
     "batch_size_per_device": "--batch-size",
     "precision": "--precision",
     "model": "--model",
+}
+# What paths and options state, and the names of that in a setting.
+_STATED = {
+    "nodes": "nodes",
+    "gpus_per_node": "gpus_per_node",
+    "batch_size": "batch_size_per_device",
+    "precision": "precision",
 }
 _SETTABLE = ("accumulation", "global_batch_size", "packing", "sequence_length")
 _USUAL_GPUS = 8
@@ -115,21 +118,20 @@ def make_setting(log: LogFile, user: UserSettings, window: Window) -> Setting:
     if is_unstated and log.gpus and user.gpus_per_node and log.gpus < user.gpus_per_node:
         # The user's GPUs per node are those of the machine: the run used some of one node.
         user = user._replace(nodes=1, gpus_per_node=log.gpus)
-    values: dict[str, Any] = {"gpus": log.gpus, **dict(user.settings)}
-    sources = {name: f"--set {name}" for name, _ in user.settings}
-    sources |= {"gpus": "the path"} if log.gpus else {}
-    model = model_facts(user.model or log.model or "")
+    settings, model = dict(user.settings), model_facts(user.model or log.model or "")
+    typed, stated = list_stated(user), list_stated(log)
+    for key in log.guesses:
+        if _STATED.get(key) in typed:
+            stated.pop(_STATED[key], None)
+    for name, value in stated.items():
+        if typed.get(name, value) != value:
+            raise make_contradiction(name, value, OPTIONS[name], typed[name], log)
+    values: dict[str, Any] = {"gpus": log.gpus, **settings, **model, **typed, **stated}
+    sources = {name: f"--set {name}" for name in settings}
     sources |= dict.fromkeys(model, "--model" if user.model else "the path")
-    for key in ("nodes", "gpus_per_node", "batch_size", "precision"):
-        name = "batch_size_per_device" if key == "batch_size" else key
-        stated, typed = getattr(log, key), getattr(user, key)
-        if key in log.guesses and typed is not None:
-            stated = None
-        if stated is not None and typed is not None and stated != typed:
-            raise make_contradiction(name, stated, OPTIONS[name], typed, log)
-        values[name] = typed if stated is None else stated
-        sources[name] = OPTIONS[name] if stated is None else "the path"
-    nodes, width = values["nodes"], values["gpus_per_node"]
+    sources |= {name: OPTIONS[name] for name in typed} | dict.fromkeys(stated, "the path")
+    sources |= {"gpus": "the path"} if log.gpus else {}
+    nodes, width = values.get("nodes"), values.get("gpus_per_node")
     if log.form is not None and not (nodes or width or log.gpus):
         values["nodes"], values["gpus_per_node"], source = read_system(log.path.parent)
         sources |= dict.fromkeys(("nodes", "gpus_per_node"), source) if source else {}
@@ -138,12 +140,18 @@ def make_setting(log: LogFile, user: UserSettings, window: Window) -> Setting:
         raise make_contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
     usual = Setting()
     return Setting(
-        **{**values, **model},
+        **values,
         skip=usual.skip if window.skip is None else window.skip,
         iters=usual.iters if window.iters is None else window.iters,
         reach=0 if window.iters in {None, END} else window.iters,
         sources=tuple(sources.items()),
     ).settled({})[0]
+
+
+def list_stated(source: LogFile | UserSettings) -> dict[str, Any]:
+    """Return what a path or the user states about a run, by the names of a setting."""
+    values = {name: getattr(source, key) for key, name in _STATED.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def guess_shape(setting: Setting) -> Shape | None:
@@ -208,9 +216,7 @@ def read_system(folder: Path) -> tuple[int | None, int | None, str]:
 
 def _read_shape(path: Path) -> tuple[int, int] | None:
     try:
-        if path.stat().st_size > _MAX_SYSTEM_BYTES:
-            return None
-        document = json.loads(path.read_bytes())
+        document = json.loads(files.read(path, max_bytes=_MAX_SYSTEM_BYTES))
         nodes, width = int(document["number_of_nodes"]), int(document["accelerators_per_node"])
     except (OSError, ValueError, TypeError, KeyError, OverflowError):
         return None
@@ -306,11 +312,14 @@ class Assumption(NamedTuple):
 class Assumptions(Counter[Assumption]):
     """The assumptions behind some tables, and how many logs each is about."""
 
+    def add(self, *entry: str) -> None:
+        """Note what was assumed for one more log; `entry` has the fields of an Assumption."""
+        self[Assumption(*entry)] += 1
+
     def texts(self) -> tuple[str, ...]:
         """Return a line for each."""
         texts = []
-        for assumption, count in self.items():
-            framework, name, value, reason, option = assumption
+        for (framework, name, value, reason, option), count in self.items():
             logs = format_count(count, "log")
             text = f"{framework}: {name} = {value} ({logs}): {reason}; override it by {option}"
             # A name may have several lines.
@@ -341,8 +350,6 @@ class LogReader:
     window: Window
     pattern: str = ""
     assumptions: Assumptions = field(default_factory=Assumptions)
-    # By all that paths say about runs: the repeats of a point have one setting.
-    _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
     _frameworks: dict[Path, Framework] = field(default_factory=dict, init=False)
     _choices: dict[Path, Choice] = field(default_factory=dict, init=False)
     _readings: dict[tuple[Path, str, Window], Reading] = field(default_factory=dict, init=False)
@@ -406,7 +413,7 @@ class LogReader:
             return folder
         if len(owners) == 1:
             reason = "only this program prints such lines"
-            self.assumptions[Assumption(owners[0], "framework", owners[0], reason, "--fw")] += 1
+            self.assumptions.add(owners[0], "framework", owners[0], reason, "--fw")
             return owners[0]
         message = "The path names no framework, and it has no line of a known one."
         hint = "Give --fw NAME; hpcbert frameworks lists them."
@@ -432,35 +439,30 @@ class LogReader:
 
         Logs of DLPerf's names follow its protocol, unless they have no record of the default rule.
         """
-        folders: dict[tuple[str, Path | None], list[LogFile]] = {}
-        for log in logs:
-            framework = self.recognise(log)
-            if not framework.grammar.reader:
-                folder = log.path.parent if log.form is not None else None
-                folders.setdefault((framework.name, folder), []).append(log)
-        for (_, folder), folder_logs in folders.items():
+        folders = group(
+            ((self.recognise(log).name, log.path.parent if log.form is not None else None), log)
+            for log in logs
+            if not self.recognise(log).grammar.reader
+        )
+        for (framework, folder), folder_logs in folders.items():
             default = self.choice(folder_logs[0])
             if folder is None and any(self._has_records(log, default) for log in folder_logs):
                 continue
             rule = default.rule if self.rule else self._choose_rule(folder_logs, default.rule)
-            points: dict[object, list[LogFile]] = {}
-            for log in folder_logs:
-                points.setdefault((log.of_point, log.place), []).append(log)
+            points = group(((log.of_point, log.place), log) for log in folder_logs)
             for point_logs in points.values():
                 choice = Choice(rule, self._choose_window(point_logs, rule) or self.window)
                 for log in point_logs:
                     self._choices[log.path] = choice
-                    self._note_choice(self.recognise(log).name, choice, default)
+                    self._note_choice(framework, choice, default)
 
     def _note_choice(self, framework: str, choice: Choice, default: Choice) -> None:
         if choice.rule != default.rule:
             reason = f"the default, {default.rule.name}, does not give a number for each log"
-            assumption = Assumption(framework, "rule", choice.rule.name, reason, "--rule")
-            self.assumptions[assumption] += 1
+            self.assumptions.add(framework, "rule", choice.rule.name, reason, "--rule")
         if choice.window != default.window:
             value, reason = choice.counted.counted, "the protocol's has no number"
-            assumption = Assumption(framework, "window", value, reason, "--skip and --iters")
-            self.assumptions[assumption] += 1
+            self.assumptions.add(framework, "window", value, reason, "--skip and --iters")
 
     def _has_records(self, log: LogFile, choice: Choice) -> bool:
         reading = self.read_by(log, choice)
@@ -551,13 +553,6 @@ class LogReader:
 
     # --- Its number -------------------------------------------------------------------------------
 
-    def setting(self, log: LogFile, window: Window) -> Setting:
-        """Return what path, user and system's description state about a log's run."""
-        key = (log.of_point, window)
-        if key not in self._settings:
-            self._settings[key] = make_setting(log, self.user_settings, window)
-        return self._settings[key]
-
     def read_by(self, log: LogFile, choice: Choice) -> Reading:
         """Read a log by a rule in a window.
 
@@ -576,7 +571,8 @@ class LogReader:
             grammar = replace(grammar, sequence_length=0)
         goes_to_end = choice.window.iters == END
         reader = read_to_end if goes_to_end else read
-        reading = reader(log.path, grammar, choice.rule, self.setting(log, choice.window))
+        setting = make_setting(log, self.user_settings, choice.window)
+        reading = reader(log.path, grammar, choice.rule, setting)
         is_unasked = choice.rule.kind == "footer" or (self.window.iters is None and goes_to_end)
         if not (reading.throughput and is_unasked) or reading.closed:
             return reading
@@ -686,7 +682,7 @@ def explain_log(reader: LogReader, log: LogFile) -> LogExplanation:
     except UsageError as error:
         return LogExplanation(path, "", f"{error.message} {error.hint}".strip(), named)
     facts = _list_facts(log.path, framework.grammar)
-    setting = reader.setting(log, choice.window)
+    setting = make_setting(log, reader.user_settings, choice.window)
     facts += [
         StatedFact(name, getattr(setting, name), 0, f"of {source}", 1, is_assumed=True)
         for name, source in setting.sources
@@ -715,21 +711,16 @@ def _list_facts(path: Path, grammar: Grammar) -> list[StatedFact]:
 
     Never raises, whatever the path leads to.
     """
-    first_lines: dict[_FactKey, tuple[int, bytes]] = {}
-    counts: Counter[_FactKey] = Counter()
-    for key, number, text in _read_facts(path, grammar):
-        first_lines.setdefault(key, (number, text))
-        counts[key] += 1
     facts = []
-    for key, (number, text) in first_lines.items():
-        name, value, is_assumed = key
+    for (name, value, is_assumed), lines in group(_read_facts(path, grammar)).items():
+        (number, text), count = lines[0], len(lines)
         shown_text = " ".join(text.decode(errors="replace").split())[:_MAX_TEXT]
-        value = counts[key] if value == "" else value
-        facts.append(StatedFact(name, value, number, shown_text, counts[key], is_assumed))
+        shown_value = count if value == "" else value
+        facts.append(StatedFact(name, shown_value, number, shown_text, count, is_assumed))
     return facts
 
 
-def _read_facts(path: Path, grammar: Grammar) -> Iterator[tuple[_FactKey, int, bytes]]:
+def _read_facts(path: Path, grammar: Grammar) -> Iterator[tuple[_FactKey, tuple[int, bytes]]]:
     """Yield name, value and kind of each fact, and its line; for counted lines no value."""
     texts = tuple(fact.contains for fact in grammar.all_facts)
     bytes_read, lines_read = 0, 1
@@ -740,12 +731,12 @@ def _read_facts(path: Path, grammar: Grammar) -> Iterator[tuple[_FactKey, int, b
                 number = lines_read + piece.count(b"\n", 0, start)
                 matches = whole_matches(fact.match, line)
                 if matches and fact.counts:
-                    yield (f"{fact.counts} (lines)", "", False), number, line.text
+                    yield (f"{fact.counts} (lines)", "", False), (number, line.text)
                 for match in matches:
                     for name, text in read_fields(match, fact.numbers).items():
                         value = parse_fact(fact, name, text)
                         if value is not None:
-                            yield (name, value, bool(fact.assumed)), number, line.text
+                            yield (name, value, bool(fact.assumed)), (number, line.text)
             bytes_read += len(piece)
             lines_read += piece.count(b"\n")
             if bytes_read > _MAX_BYTES:

@@ -35,7 +35,7 @@ from hpcbert.campaign.fingerprint import (
     read_power,
 )
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
-from hpcbert.campaign.pooling import ComparedRun, make_log_sample, refuse_unlike_runs
+from hpcbert.campaign.pooling import ComparedRun, make_log_sample, refuse_run, refuse_unlike_runs
 from hpcbert.campaign.record import Event, RepeatRecord, Stamp
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.schedulers import find_traits
@@ -58,7 +58,6 @@ from hpcbert.model import (
     Reason,
     Run,
     Sampled,
-    Steps,
     valid_throughputs,
 )
 from hpcbert.results.document import NodeFacts, Source, tables_data
@@ -67,6 +66,7 @@ from hpcbert.results.reduce import Curves, find_invalid_reasons, make_group, tab
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState, bounded_int, dump_state
 from hpcbert.system import redact
+from hpcbert.system.grouping import group
 from hpcbert.system.workers import map_in_parallel
 
 # Seconds by which a clock may drift within a run: it is read in hundredths.
@@ -85,25 +85,24 @@ class JudgedRepeat:
     """One repeat of a campaign, judged.
 
     Attributes:
-        array: The array that it was submitted in last.
         history: All its attempts; the newest need not be the valid one.
-        run: The run for the table.
-        fingerprints: The fingerprints of its nodes, as far as they were written.
-        facts: What its log says about itself.
-        steps: The durations of its iterations, as far as the log has them.
+        fingerprints: Those of its nodes, as far as they were written.
     """
 
-    array: Array
     history: History
     run: Run
+    reading: Reading
     fingerprints: tuple[Fingerprint, ...] = ()
-    facts: tuple[tuple[str, int | str], ...] = ()
-    steps: Steps | None = None
+
+    @property
+    def array(self) -> Array:
+        """The array that it was submitted in last."""
+        return self.history.repeat.array
 
     @property
     def key(self) -> Key:
         """Name of its array, and its number."""
-        return self.array.name, self.history.number
+        return self.history.repeat.key
 
     @property
     def unneeded(self) -> bool:
@@ -113,9 +112,9 @@ class JudgedRepeat:
     @property
     def samples(self) -> tuple[NodeSample, ...]:
         """The facts of its nodes and of its log."""
-        shape, number = str(self.array.point.shape), self.history.number
+        shape, number = str(self.array.point.shape), self.run.repeat
         nodes = (NodeSample(shape, number, fingerprint) for fingerprint in self.fingerprints)
-        return (*nodes, make_log_sample(shape, number, dict(self.facts)))
+        return (*nodes, make_log_sample(shape, number, dict(self.reading.stated_facts)))
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ def gather(
     comparison = RecordComparison() if trusted else evidence.compare_with_record(watched)
     judge = _Judge(watched, grammar, defaults, chosen_rule, window, comparison.changed)
     histories = [
-        (repeat, read_history(repeat, newest_states[repeat.key], recorded))
+        read_history(repeat, newest_states[repeat.key], recorded)
         for repeat in watched.repeats
         if point in ("", repeat.array.point.key)
     ]
@@ -252,23 +251,23 @@ def _compare_repeats(
     """
     runs = {repeat.key: repeat.run for repeat in repeats}
     judged, warnings = refuse_shared(watched, runs, recorded, nearby)
-    points: dict[Point, list[JudgedRepeat]] = {}
-    for repeat in repeats:
-        points.setdefault(repeat.array.point, []).append(replace(repeat, run=judged[repeat.key]))
+    points = group(
+        (repeat.array.point, replace(repeat, run=judged[repeat.key])) for repeat in repeats
+    )
     accounts = [
-        [
-            ComparedRun(
-                str(point.shape), repeat.run, watched.directory / repeat.run.log, repeat.samples
-            )
-            for repeat in point_repeats
-        ]
-        for point, point_repeats in points.items()
+        [_make_account(watched.directory, repeat) for repeat in point_repeats]
+        for point_repeats in points.values()
     ]
     verdicts = refuse_unlike_runs(accounts, keep_first=False)
     for point_repeats, verdict in zip(points.values(), verdicts, strict=True):
         pairs = zip(point_repeats, verdict, strict=True)
         point_repeats[:] = [replace(repeat, run=run) for repeat, run in pairs]
     return points, warnings
+
+
+def _make_account(directory: Path, repeat: JudgedRepeat) -> ComparedRun:
+    point, log = str(repeat.array.point.shape), directory / repeat.run.log
+    return ComparedRun(point, repeat.run, log, repeat.samples, repeat.reading.beginning)
 
 
 def _warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
@@ -304,34 +303,30 @@ class _Judge:
     changed: tuple[evidence.Deviation, ...]
 
     def judge_all(
-        self, histories: Sequence[tuple[Repeat, History]], stamps: dict[str, Stamp]
+        self, histories: Sequence[History], stamps: dict[str, Stamp]
     ) -> list[JudgedRepeat]:
         """Return all repeats, judged; add the stamps that their files had when they were read."""
         directory = self.watched.directory
-        sizes = [stamps.get(self._log(*pair), (0, 0))[0] for pair in histories]
+        sizes = [stamps.get(history.log, (0, 0))[0] for history in histories]
         readings = map_in_parallel(self._read, histories, sizes)
-        repeats = [
-            self._judge(*pair, reading) for pair, reading in zip(histories, readings, strict=True)
-        ]
+        repeats = list(map(self._judge, histories, readings))
         # A status file may have been read earlier, when its repeat was asked about.
         stamps |= self.watched.records.stamps(directory)
         present = evidence.read_stamps(directory)
         judged = []
         for repeat in repeats:
-            status = repeat.history.counted.array.status(repeat.history.number)
-            reasons = tuple(
-                Reason("changed", f"{name}: it was written to while it was read")
-                for name in (repeat.run.log, status)
-                if repeat.run.valid and stamps.get(name) != present.get(name)
-            )
-            refused = replace(repeat.run, throughput=None, valid=False, reasons=reasons)
-            judged.append(replace(repeat, run=refused) if reasons else repeat)
+            names = (repeat.run.log, repeat.history.status)
+            changed = [name for name in names if stamps.get(name) != present.get(name)]
+            detail = f"{' and '.join(changed)}: written to while it was read"
+            reason = Reason("changed", detail) if changed else None
+            judged.append(replace(repeat, run=refuse_run(repeat.run, reason)))
         return judged
 
     def measure(self, points: Mapping[Point, Sequence[JudgedRepeat]]) -> list[Measured]:
         """Return the points with their runs."""
         # One campaign, one device: a run without a log belongs to the same table.
-        facts = [dict(repeat.facts) for repeats in points.values() for repeat in repeats]
+        readings = [repeat.reading for repeats in points.values() for repeat in repeats]
+        facts = [dict(reading.stated_facts) for reading in readings]
         kinds = [str(entry["device_kind"]) for entry in facts if entry.get("device_kind")]
         protocol = self.watched.campaign.protocol
         setting = self._setting(self.watched.campaign.arrays[0].point)
@@ -358,35 +353,27 @@ class _Judge:
                 flags=("accumulation",) if sized_point.accumulation > 1 else (),
                 window=counted_part(self.rule, setting.skip, setting.iters),
                 steps=tuple(
-                    (repeat.run.repeat, repeat.steps)
+                    (repeat.run.repeat, repeat.reading.steps)
                     for repeat in repeats
-                    if repeat.run.valid and repeat.steps
+                    if repeat.run.valid and repeat.reading.steps
                 ),
             )
             measured.append(measured_point)
         return measured
 
-    def _log(self, repeat: Repeat, history: History) -> str:
-        """Return the path of the counted attempt's log, relative to the campaign."""
-        attempt = history.counted.state.attempt
-        return str(store.log_path(Path(), repeat.array, repeat.number, attempt))
-
-    def _read(self, pair: tuple[Repeat, History]) -> Reading:
+    def _read(self, history: History) -> Reading:
         """Read the log of a repeat, in any process."""
-        repeat, history = pair
         # The log of a running repeat is not read: its numbers are not those of a whole run.
         kind = history.counted.state.kind
         if not kind.over or kind is Kind.UNNEEDED or self.watched.campaign.rehearse:
             return Reading(None)
-        setting = self._setting(repeat.array.point)
+        setting = self._setting(history.repeat.array.point)
         reader = read_to_end if setting.iters == END else read
-        path = self.watched.directory / self._log(repeat, history)
-        return reader(path, self.grammar, self.rule, setting)
+        return reader(self.watched.directory / history.log, self.grammar, self.rule, setting)
 
-    def _judge(self, repeat: Repeat, history: History, reading: Reading) -> JudgedRepeat:
-        """Return one repeat with its valid attempt, and what its log says."""
-        directory, array, counted = self.watched.directory, repeat.array, history.counted
-        state = counted.state
+    def _judge(self, history: History, reading: Reading) -> JudgedRepeat:
+        repeat, counted = history.repeat, history.counted
+        array, state = repeat.array, counted.state
         run = Run(
             repeat=repeat.number,
             attempt=state.attempt,
@@ -400,39 +387,38 @@ class _Judge:
         )
         if state.kind is Kind.UNNEEDED:
             # It has neither a number nor a reason against it.
-            return JudgedRepeat(array, history, run)
+            return JudgedRepeat(history, run, reading)
         if reading.missing:
             # Every run has a number or a reason.
             detail = f"{reading.missing} is unknown, but the rule needs it"
             reading = reading._replace(reasons=(Reason("rule", detail),))
-        reasons = tuple(self._find_reasons(repeat, history, reading))
-        key = array.point.key
-        fingerprints = read_nodes(directory, key, repeat.number, state.attempt)
+        reasons = tuple(self._find_reasons(history, reading))
+        directory = self.watched.directory
+        fingerprints = read_nodes(directory, array.point.key, repeat.number, state.attempt)
         run = replace(
             run,
             throughput=None if reasons else reading.throughput,
             valid=not reasons,
             reasons=reasons,
-            log=self._log(repeat, history),
+            log=history.log,
             environments=list_nodes(fingerprints),
-            attempts=history.list_attempts(directory),
+            attempts=history.list_attempts(),
             flags=(*reading.flags, "apart") if counted.job_record.apart else reading.flags,
             notes=reading.notes,
             sampled=None if reasons else self._read_power(array, run, reading),
         )
-        return JudgedRepeat(array, history, run, fingerprints, reading.stated_facts, reading.steps)
+        return JudgedRepeat(history, run, reading, fingerprints)
 
-    def _find_reasons(self, repeat: Repeat, history: History, reading: Reading) -> Iterator[Reason]:
+    def _find_reasons(self, history: History, reading: Reading) -> Iterator[Reason]:
         """Yield every reason against a repeat's number."""
-        campaign, state, array = self.watched.campaign, history.counted.state, repeat.array
-        log = self._log(repeat, history)
-        path = self.watched.directory / log
+        campaign, repeat, state = self.watched.campaign, history.repeat, history.counted.state
+        path = self.watched.directory / history.log
         over = state.kind.over and not campaign.rehearse
         reasons = find_invalid_reasons(reading.reasons, state, rehearsed=campaign.rehearse)
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if over and state.word != "OUT_OF_MEMORY":
             outputs = repeat.own_outputs(state.attempt)
-            device = array.point.device
+            device = repeat.array.point.device
             reasons = tuple(failures.add_cause(path, self.grammar, reasons, device, outputs))
             reasons += tuple(failures.explain_status(self.grammar, reasons, state.step_exit))
         yield from reasons
@@ -442,12 +428,12 @@ class _Judge:
             yield Reason("state", f"the jobs {' and '.join(job_ids)} ran it at the same time")
         if over and (detail := _describe_search(repeat, state.attempt)):
             yield Reason("search", detail)
-        counted_array = history.counted.array
-        prefix = f"env/{counted_array.point.key}.{history.number}.{state.attempt}."
-        status, search = counted_array.status(history.number), counted_array.point.search
+        point = repeat.array.point
+        prefix = f"env/{point.key}.{repeat.number}.{state.attempt}."
+        files = {history.log, history.status, history.counted.array.script, point.search}
         for deviation in self.changed:
-            is_own = deviation.path in {log, status, counted_array.script, search}
-            if is_own or deviation.path.startswith(prefix) or evidence.concerns_all(deviation.path):
+            is_own = deviation.path in files or deviation.path.startswith(prefix)
+            if is_own or evidence.concerns_all(deviation.path):
                 yield Reason("changed", str(deviation))
         if reading.throughput is not None:
             contained = campaign.runtime != "none"
@@ -579,11 +565,10 @@ def write_results(
         states = gathered.states
         gathered = gather(watched, states=lambda _: states, nearby=nearby)
     try:
-        record_results(watched, gathered, now=now)
+        busy_file = record_results(watched, gathered, now=now)
     except HpcbertError as error:
         return (f"{error} The table above is complete, but it could not be saved.",)
-    busy_file = _find_busy_file(watched.directory, gathered)
-    if busy_file and is_over(watched, gathered, now=now):
+    if busy_file:
         clause = f"{watched.campaign.id}: {busy_file} is still being written"
         advice = "Collect it again when it has stopped changing."
         return (f"{clause}: hpcbert recorded no digests. {advice}",)
@@ -599,7 +584,7 @@ def _find_busy_file(directory: Path, gathered: Gathered) -> str:
 
 def record_results(
     watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted: str = ""
-) -> None:
+) -> str:
     """Write table.json and measurements.json.
 
     table.json holds the tables; measurements.json every repeat with its state and number, and, once
@@ -608,21 +593,26 @@ def record_results(
     Args:
         gathered: Its repeats by the recipe's default rule and the protocol's window.
         accepted: The user's reason to accept changes; empty if there are none.
+
+    Returns:
+        A file that is still written to, so that there are no new digests; empty if there is none.
     """
     directory = watched.directory
     ended = is_over(watched, gathered, now=now)
     document = _make_document(watched.campaign, gathered, ended=ended)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / evidence.TABLE, table, indent=None)
-    renewed = None
+    busy_file, renewed = "", None
     if ended:
         renewed = evidence.renew_evidence(watched, document, now=now, accepted=accepted)
-    # Digests belong to what was read, or there are none.
-    if renewed and _find_busy_file(directory, gathered):
-        renewed = None
-    document[evidence.EVIDENCE] = renewed or evidence.keep_evidence(watched)
+        # Digests belong to what was read, or there are none.
+        busy_file = _find_busy_file(directory, gathered)
+    if not renewed or busy_file:
+        renewed = evidence.keep_evidence(watched)
+    document[evidence.EVIDENCE] = renewed
     document[evidence.SEAL] = evidence.compute_seal(document)
     store.write_json(directory / evidence.MEASUREMENTS, document, indent=None)
+    return busy_file
 
 
 def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:

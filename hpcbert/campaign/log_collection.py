@@ -13,7 +13,6 @@ from typing import NamedTuple
 from hpcbert.campaign.fingerprint import NodeSample
 from hpcbert.campaign.foreign import (
     OPTIONS,
-    Assumption,
     Choice,
     LogReader,
     UnknownLogError,
@@ -38,10 +37,12 @@ from hpcbert.logs.setting import LABELS, model_heading
 from hpcbert.model import Measured, Point, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Curves, find_invalid_reasons, make_group
 from hpcbert.system.files import size_of
+from hpcbert.system.grouping import group, group_sorted
 from hpcbert.system.workers import map_in_parallel
 
 # Logs without a number that are read again by all rules, and the records and rules that are named.
 _MAX_ADVISED, _MAX_NAMED = 32, 3
+_OVERLAP = "logs of several ranks are one run, and runs that share nodes slow each other down"
 # A larger number in a file's name is a date or a seed, not the number of a run.
 _MAX_RUNS = 100
 
@@ -115,9 +116,9 @@ class LogCollection:
                     raise
                 self._unfit.extend((read.log, error) for read in point_reads)
                 continue
-            group, choice = make_group(point, curves, rule), self.reader.choice(point_reads[0].log)
+            table, choice = make_group(point, curves, rule), self.reader.choice(point_reads[0].log)
             numbered_points.append(
-                (Measured(group, point.shape, 0, window=choice.counted), numbered)
+                (Measured(table, point.shape, 0, window=choice.counted), numbered)
             )
         if self._unfit and not (numbered_points or may_be_empty):
             # One error for all logs, with the first log of each reason.
@@ -196,12 +197,13 @@ class LogCollection:
 
         If they state several models, they stay together but are not repeats of each other.
         """
-        stated: dict[str, set[str]] = {}
-        for read in [read for read in reads if read.valid] or reads:
-            stated.setdefault(read.framework, set()).add(model_heading(read.reading.setting))
+        stated = group_sorted(
+            (read.framework, model_heading(read.reading.setting))
+            for read in [read for read in reads if read.valid] or reads
+        )
         named = []
         for read in reads:
-            model = " or ".join(sorted(stated.get(read.framework, set()) - {""}))
+            model = " or ".join(filter(None, stated.get(read.framework, ())))
             model = read.model or model or self.reader.recipes.load(read.framework).model
             named.append(read._replace(model=model))
         return named
@@ -256,9 +258,8 @@ class LogCollection:
 
         All files of a folder are of one run, and a log in it may be of the same.
         """
-        folders: dict[Path, list[ReadLog]] = {}
-        for read in sorted(reads, key=lambda read: (not read.valid, read.log.rank)):
-            folders.setdefault(read.log.path.parent, []).append(read)
+        by_rank = sorted(reads, key=lambda read: (not read.valid, read.log.rank))
+        folders = group((read.log.path.parent, read) for read in by_rank)
         remaining = {read.log: read for read in reads}
         for first, *later in folders.values():
             files = [read for read in later if read.log.rank or (first.valid and first.log.rank)]
@@ -347,11 +348,10 @@ class LogCollection:
             forms = [str(read.log.form) for read in reads if is_numbered_by_job(read)]
             for form in forms if len(forms) > 1 else ():
                 reason = "these logs of one point differ only in numbers in their names"
-                assumption = Assumption(point.framework, "repeats", form, reason, "--pattern")
-                assumptions[assumption] += 1
+                assumptions.add(point.framework, "repeats", form, reason, "--pattern")
             for read in reads:
                 for entry in _list_assumed(read, self.reader.user_settings):
-                    assumptions[Assumption(point.framework, *entry)] += 1
+                    assumptions.add(point.framework, *entry)
 
 
 def _join_reasons(read: ReadLog) -> str:
@@ -530,9 +530,7 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
             runs.append((read.log.place, read.log.repeat, read.log.path if is_alone else None))
         places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
         numbers = [places[run] for run in runs]
-    numbered: dict[int, list[ReadLog]] = {}
-    for number, read in sorted(zip(numbers, ordered, strict=True), key=itemgetter(0)):
-        numbered.setdefault(number, []).append(read)
+    numbered = group(sorted(zip(numbers, ordered, strict=True), key=itemgetter(0)))
     attempts = {number: _choose_attempt(number, same) for number, same in numbered.items()}
     return _refuse_early_ends(attempts)
 
@@ -683,18 +681,10 @@ def _refuse_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Run
             copies.setdefault(other, Reason("duplicate", f"{detail}: one run"))
         elif span.overlaps(other_span, are_whole=is_whole):
             for first, second in ((index, other), (other, index)):
-                if first in overlaps:
-                    continue
-                detail = (
-                    f"{reads[second].name} was measured at the same time: logs of several ranks "
-                    "are one run, and runs that share nodes slow each other down"
-                )
-                overlaps[first] = Reason("shared-nodes", detail)
+                detail = f"{reads[second].name} was measured at the same time: {_OVERLAP}"
+                overlaps.setdefault(first, Reason("shared-nodes", detail))
     reasons = overlaps | copies
-    return tuple(
-        refuse_run(run, reasons[index]) if index in reasons else run
-        for index, run in enumerate(runs)
-    )
+    return tuple(refuse_run(run, reasons.get(index)) for index, run in enumerate(runs))
 
 
 def _fill_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
@@ -703,11 +693,10 @@ def _fill_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     highest = max(runs_by_number)
     if not 1 < len(runs_by_number) < highest <= _MAX_RUNS:
         return runs
-    for number in range(1, highest + 1):
+    for number in {*range(1, highest + 1)} - {*runs_by_number}:
         detail = f"there are logs of higher numbers, but none of run {number}"
         reasons = (Reason("no-log", detail),)
-        missing = Run(number, 0, None, False, reasons, FOREIGN, "none", "")
-        runs_by_number.setdefault(number, missing)
+        runs_by_number[number] = Run(number, 0, None, False, reasons, FOREIGN, "none", "")
     return tuple(runs_by_number[number] for number in sorted(runs_by_number))
 
 

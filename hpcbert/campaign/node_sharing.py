@@ -18,10 +18,12 @@ from pathlib import Path
 
 from hpcbert.campaign import store
 from hpcbert.campaign.attempts import SHARED, RecordedStates
+from hpcbert.campaign.pooling import refuse_run
 from hpcbert.campaign.record import Records, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.errors import UsageError, join_names
 from hpcbert.model import Reason, Run, parse_stamp
+from hpcbert.system.grouping import group
 
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
@@ -189,8 +191,7 @@ def refuse_shared(
         if array.request.exclusive and any(not attempt.owner for attempt in shared):
             refused = earlier or detail
         if refused:
-            reasons = (*run.reasons, Reason(SHARED, refused))
-            judged[key] = replace(run, throughput=None, valid=False, reasons=reasons)
+            judged[key] = refuse_run(run, Reason(SHARED, refused))
         elif shared or earlier is not None or is_forced:
             judged[key] = replace(run, flags=(*run.flags, SHARED))
             if not is_forced:  # Each run would have the same warning, and the flag explains it.
@@ -244,11 +245,12 @@ def _find_overlapping(
 
     Those that never met are not compared; `Step.shared` decides about each pair.
     """
-    by_node: dict[str, list[tuple[float, float, MeasuredAttempt]]] = {}
-    for attempt in attempts:
-        if attempt.step.span:
-            for node in sorted(attempt.step.nodes):
-                by_node.setdefault(node, []).append((*attempt.step.span, attempt))
+    by_node = group(
+        (node, (*attempt.step.span, attempt))
+        for attempt in attempts
+        if attempt.step.span
+        for node in sorted(attempt.step.nodes)
+    )
     for spans in by_node.values():
         spans.sort(key=itemgetter(0))
         for place, (_, end, attempt) in enumerate(spans):

@@ -20,6 +20,7 @@ from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Campaign, Point, format_utc, parse_stamp, parse_utc
 from hpcbert.results.interval import is_precise
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, bounded_int, read_kind
+from hpcbert.system.grouping import group
 
 State = Literal[
     "unsubmitted",
@@ -111,11 +112,9 @@ def read_results(directory: Path, campaign: Campaign) -> Results | None:
         return None
     document = store.read_json(path)
     points = {array.name: array.point for array in campaign.arrays}
-    runs_by_point: dict[Point, list[Mapping[str, Any]]] = {}
     precision = campaign.protocol.precision_of_median
     try:
-        for run in document["runs"]:
-            runs_by_point.setdefault(points[run["array"]], []).append(run)
+        runs_by_point = group((points[run["array"]], run) for run in document["runs"])
         results = {point: _parse_result(runs, precision) for point, runs in runs_by_point.items()}
         return Results(results, document["over"] and document["arrays"] == len(campaign.arrays))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

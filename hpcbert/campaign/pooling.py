@@ -18,6 +18,7 @@ from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, find_diff
 from hpcbert.logs.layout import printable_path
 from hpcbert.logs.lines import BEGINNING, NotALogError, checksum_beginning, read_pieces
 from hpcbert.model import Reason, Run
+from hpcbert.system.grouping import group, group_sorted
 
 
 class ComparedRun(NamedTuple):
@@ -43,8 +44,10 @@ def make_log_sample(point: str, repeat: int, facts: Mapping[str, int | str]) -> 
     return NodeSample(point, repeat, Fingerprint((), texts, frozenset({LOG})))
 
 
-def refuse_run(run: Run, reason: Reason) -> Run:
-    """Return a run without its number, with the reason."""
+def refuse_run(run: Run, reason: Reason | None) -> Run:
+    """Return a valid run without its number, with the reason; unchanged if there is none."""
+    if not (run.valid and reason):
+        return run
     return replace(run, throughput=None, valid=False, reasons=(*run.reasons, reason))
 
 
@@ -61,16 +64,12 @@ def refuse_unlike_runs(
     verdicts = []
     for point in points:
         compared = [entry for entry in point if entry.run.valid and id(entry.run) not in copies]
-        differing = find_differences_within(
-            sample for account in compared for sample in _merge_nodes(account)
-        )
+        samples = (sample for account in compared for sample in _merge_nodes(account))
+        differing = find_differences_within(samples)
         decisive = [str(difference) for difference in differing if difference.decisive]
         incomparable = Reason("incomparable", "; ".join(decisive)) if decisive else None
-        runs = []
-        for account in point:
-            run, reason = account.run, copies.get(id(account.run)) or incomparable
-            runs.append(refuse_run(run, reason) if run.valid and reason else run)
-        verdicts.append(tuple(runs))
+        runs = [account.run for account in point]
+        verdicts.append(tuple(refuse_run(run, copies.get(id(run), incomparable)) for run in runs))
     return verdicts
 
 
@@ -81,11 +80,8 @@ def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
     """
     logs = [sample for sample in account.samples if LOG in sample.fingerprint.scopes]
     nodes = [sample for sample in account.samples if LOG not in sample.fingerprint.scopes]
-    values: dict[str, set[str]] = {}
-    for sample in nodes:
-        for name, value in sample.fingerprint.facts.items():
-            values.setdefault(name, set()).add(value)
-    facts = {name: " and ".join(sorted(texts)) for name, texts in values.items()}
+    values = group_sorted(item for sample in nodes for item in sample.fingerprint.facts.items())
+    facts = {name: " and ".join(texts) for name, texts in values.items()}
     return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint((), facts)))
 
 
@@ -94,15 +90,13 @@ def _find_copies(points: Sequence[Sequence[ComparedRun]], *, keep_first: bool) -
     # Points of one shape can differ in precision, batch size or model.
     places = {id(account.run): place for place, point in enumerate(points) for account in point}
     valid = [account for point in points for account in point if account.run.valid]
-    by_beginning: dict[int, list[ComparedRun]] = {}
-    for account in valid:
-        beginning = account.beginning
-        beginning = _hash_beginning(account.log) if beginning is None else beginning
-        by_beginning.setdefault(beginning, []).append(account)
-    by_content: dict[bytes, list[ComparedRun]] = {}
-    for beginning, alike in by_beginning.items():
-        for account in alike if beginning and len(alike) > 1 else ():
-            by_content.setdefault(_hash_log(account.log), []).append(account)
+    by_beginning = group((_find_beginning(account), account) for account in valid)
+    by_content = group(
+        (_hash_log(account.log), account)
+        for beginning, alike in by_beginning.items()
+        if beginning and len(alike) > 1
+        for account in alike
+    )
     reasons: dict[int, Reason] = {}
     for content, equal in by_content.items():
         is_kept = keep_first and len({places[id(account.run)] for account in equal}) == 1
@@ -118,9 +112,12 @@ def _find_copies(points: Sequence[Sequence[ComparedRun]], *, keep_first: bool) -
 def is_same_log(path: Path, other: Path) -> bool:
     """Return whether two logs are equal when they are unpacked."""
     beginning = _hash_beginning(path)
-    if not beginning or beginning != _hash_beginning(other):
-        return False
-    return _hash_log(path) == _hash_log(other)
+    is_alike = beginning and beginning == _hash_beginning(other)
+    return bool(is_alike) and _hash_log(path) == _hash_log(other)
+
+
+def _find_beginning(account: ComparedRun) -> int:
+    return _hash_beginning(account.log) if account.beginning is None else account.beginning
 
 
 def _hash_beginning(log: Path) -> int:

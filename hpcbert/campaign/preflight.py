@@ -14,6 +14,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import format_count
 from hpcbert.logs import failures
 from hpcbert.model import Array
+from hpcbert.system.grouping import group
 
 # The end of the log of a failed all-reduce.
 FAILED = ".failed"
@@ -45,8 +46,7 @@ class Preflight:
         state: Whether it waits, runs, is over, or failed.
         nodes: The measured nodes, in its order.
         inside, between: Medians of all nodes, MB/s.
-        all: Bus bandwidth over all nodes at once, MB/s; 0 if there are only two.
-        left_out: Jobs that exclude nodes because of it: id, and the nodes, separated by commas.
+        left_out: Ids of the jobs that exclude nodes because of it.
         spared: Jobs that don't, although a node is slow: id and reason.
     """
 
@@ -55,8 +55,7 @@ class Preflight:
     nodes: tuple[NodeFabric, ...] = ()
     inside: int = 0
     between: int = 0
-    all: int = 0
-    left_out: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
     spared: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -81,35 +80,32 @@ def read_preflight(watched: TrackedCampaign) -> Preflight | None:
         return None
     record = read_record(watched.directory / array.status(array.repeats[0]))
     job_record = record.newest()
-    events = record.attempts.get(job_record.attempt, ())
     state: Literal["waits", "runs", "done", "failed"] = "waits"
     if job_record.exit is not None:
         state = "failed" if job_record.exit else "done"
     elif job_record.start is not None:
         state = "runs"
-    nodes: list[NodeFabric] = []
-    pairs: dict[str, list[tuple[str, str]]] = {"left-out": [], "spared": []}
-    fabric: Event = {}
-    for event in events:
-        kind, name = str(event.get("event")), event.get("name")
-        if kind == "fabric":
-            fabric = fabric or event
-        elif kind == "node" and name and isinstance(name, str):
-            inside, between = _as_count(event.get("inside")), _as_count(event.get("between"))
-            nodes.append(NodeFabric(name, inside, between, slow=event.get("slow") is True))
-        elif kind in pairs:
-            key = "nodes" if kind == "left-out" else "why"
-            pairs[kind].append((str(event.get("job", "")), str(event.get(key, ""))))
+    attempt = record.attempts.get(job_record.attempt, ())
+    events = group((str(event.get("event")), event) for event in attempt)
+    fabric: Event = next(iter(events.get("fabric", ())), {})
+    spared = events.get("spared", ())
     return Preflight(
         array=array,
         state=state,
-        nodes=tuple(nodes),
+        nodes=tuple(filter(None, map(_read_node, events.get("node", ())))),
         inside=_as_count(fabric.get("inside")),
         between=_as_count(fabric.get("between")),
-        all=_as_count(fabric.get("all")),
-        left_out=tuple(pairs["left-out"]),
-        spared=tuple(pairs["spared"]),
+        left_out=tuple(str(event.get("job", "")) for event in events.get("left-out", ())),
+        spared=tuple((str(event.get("job", "")), str(event.get("why", ""))) for event in spared),
     )
+
+
+def _read_node(event: Event) -> NodeFabric | None:
+    name, inside, between = event.get("name"), event.get("inside"), event.get("between")
+    if not (name and isinstance(name, str)):
+        return None
+    slow = event.get("slow") is True
+    return NodeFabric(name, _as_count(inside), _as_count(between), slow=slow)
 
 
 def find_log(watched: TrackedCampaign, array: Array) -> Path:
@@ -147,8 +143,8 @@ def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple
     texts = [
         f"{name} is far below the others: {reason}." for name, reason in preflight.slow.items()
     ]
-    if excluded_jobs := {job for job, _ in preflight.left_out}:
-        jobs = format_count(len(excluded_jobs), "job")
+    if preflight.left_out:
+        jobs = format_count(len({*preflight.left_out}), "job")
         texts.append(f"Excluded from {jobs}: {', '.join(preflight.slow)}.")
     texts += [f"Job {job} runs on them nevertheless: {reason}." for job, reason in preflight.spared]
     count = len(preflight.nodes)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import JobRecord, reduce_events
 from hpcbert.slurm.states import bounded_int
 from hpcbert.system.files import open_file, read_open
+from hpcbert.system.grouping import group
 
 # Events with which a repeat is over: the script's own, and the local queue's.
 ENDS = frozenset({"end", "finished"})
@@ -188,13 +189,10 @@ class RepeatRecord:
         return read_events(self.raw)
 
     @cached_property
-    def attempts(self) -> dict[int, tuple[Event, ...]]:
+    def attempts(self) -> Mapping[int, Sequence[Event]]:
         """The events of each attempt, by its number."""
-        events_by_attempt: dict[int, list[Event]] = {}
-        for event in self.events:
-            if isinstance(attempt := event.get("attempt"), int):
-                events_by_attempt.setdefault(attempt, []).append(event)
-        return {attempt: tuple(events) for attempt, events in events_by_attempt.items()}
+        numbered = [event for event in self.events if isinstance(event.get("attempt"), int)]
+        return group((event["attempt"], event) for event in numbered)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -282,7 +280,7 @@ class Records:
             (folder_records, path)
             for folder_records in self._read.values()
             for path, repeat_record in folder_records.items()
-            if repeat_record.stamp != _read_stamp(path)
+            if repeat_record.stamp != read_stamp(path)
         ]
         for folder_records, path in changed:
             folder_records[path] = read_record(path)
@@ -299,7 +297,7 @@ class Records:
             self._read[folder] = {
                 path: repeat_record
                 for path, repeat_record in folder_records.items()
-                if repeat_record.stamp == _read_stamp(path)
+                if repeat_record.stamp == read_stamp(path)
             }
 
     def refresh_all(self) -> None:
@@ -308,7 +306,8 @@ class Records:
             self.refresh(folder.parent)
 
 
-def _read_stamp(path: Path) -> Stamp | None:
+def read_stamp(path: Path) -> Stamp | None:
+    """Return a file's present stamp; None if it is missing."""
     try:
         return _make_stamp(path.stat())
     except OSError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from hpcbert.model import Array, Campaign, Point, parse_utc
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import parse_state
+from hpcbert.system.grouping import group
 
 Key = tuple[str, int]
 
@@ -94,21 +95,18 @@ class TrackedCampaign:
         return {array.name: array for array in reversed(self.campaign.arrays)}
 
     @cached_property
-    def arrays_of_job(self) -> dict[str, tuple[Array, ...]]:
+    def arrays_of_job(self) -> Mapping[str, Sequence[Array]]:
         """The arrays that have a job's id on record."""
-        arrays_by_job: dict[str, list[Array]] = {}
-        for array in self.campaign.arrays:
-            arrays_by_job.setdefault(array.job_id, []).append(array)
-        return {job: tuple(arrays) for job, arrays in arrays_by_job.items()}
+        return group((array.job_id, array) for array in self.campaign.arrays)
 
     @cached_property
-    def arrays_of_repeat(self) -> dict[tuple[Point, int], tuple[Array, ...]]:
+    def arrays_of_repeat(self) -> Mapping[tuple[Point, int], Sequence[Array]]:
         """The arrays that each repeat was submitted in, oldest first, by point and number."""
-        arrays_by_repeat: dict[tuple[Point, int], list[Array]] = {}
-        for array in self.campaign.arrays:
-            for number in array.repeats:
-                arrays_by_repeat.setdefault((array.point, number), []).append(array)
-        return {key: tuple(arrays) for key, arrays in arrays_by_repeat.items()}
+        return group(
+            ((array.point, number), array)
+            for array in self.campaign.arrays
+            for number in array.repeats
+        )
 
     def find_array(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, even if submitted again by hand."""

@@ -633,7 +633,7 @@ class LibraryFile(NamedTuple):
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file, hexadecimal; empty if it is missing or can't be read."""
     try:
-        return hashlib.sha256(files.read(path)).hexdigest()
+        return files.hash_file(path)[1]
     except OSError:
         return ""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import grp
+import hashlib
 import os
 import pwd
 import stat
@@ -28,6 +29,7 @@ _MODE = 0o666
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 # The size of the largest file that is read whole, bytes.
 MAX_BYTES = 1 << 26
+_BLOCK = 1 << 20
 
 
 def open_file(path: Path, *, follow: bool = True) -> tuple[int, int]:
@@ -66,6 +68,17 @@ def read_open(file: BinaryIO, path: Path, *, max_bytes: int = MAX_BYTES) -> byte
     if size > max_bytes or len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 20} MiB", str(path))
     return content
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Return the size of a regular file of any length, and its SHA-256, hexadecimal."""
+    size, digest = 0, hashlib.sha256()
+    descriptor, _ = open_file(path)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
 
 
 def suggest_remedy(error: OSError) -> str:
