@@ -89,7 +89,7 @@ OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 
 # How a campaign's name begins.
-_STAMP, _STAMP_PATTERN = "%Y%m%dT%H%M%SZ", re.compile(r"\d{8}T\d{6}Z")
+_STAMP = "%Y%m%dT%H%M%SZ"
 _SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 
 
@@ -110,7 +110,7 @@ def format_stamp(seconds: float) -> str:
 
 def parse_stamp(name: str) -> float | None:
     """Return the time in a campaign's name, seconds since the epoch; None if it has none."""
-    return _parse_time(name[:16], _STAMP) if _STAMP_PATTERN.match(name) else None
+    return _parse_time(name[:16], _STAMP)
 
 
 def _parse_time(text: str, form: str) -> float | None:

@@ -166,6 +166,6 @@ def nodes(names: tuple[str, ...], *, runs: str, site_file: str) -> Result:
         for change in record.changes
     )
     view = TableView((), Grid("nodes", "Nodes", _HISTORY_COLUMNS, rows), tuple(notes))
-    table = view.text(streams.line_width(sys.stdout)).lstrip("\n")
+    table = view.text(streams.line_width(sys.stdout))
     table = table if shown else "No campaign has a valid run on one node."
     return Result(data, table, warnings=tuple(dict.fromkeys(warnings)))

@@ -19,7 +19,7 @@ from hpcbert.results.interval import (
     median_ratio,
     min_repeats,
 )
-from hpcbert.results.wording import sanitize
+from hpcbert.results.wording import format_percent, sanitize
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
 _Key = tuple[tuple[str, object], ...]
@@ -396,7 +396,7 @@ def describe_verdict(pair: PointPair, within: float) -> str:
     """Return a point's verdict in words, marked if the sides are not comparable."""
     text: str = pair.verdict
     if pair.verdict == "equal":
-        text = f"equal within {format_share(within)}"
+        text = f"equal within {format_percent(within)}"
     elif pair.verdict == "unknown" and (pair.base.is_single_number or pair.new.is_single_number):
         text = "can't be told: one number was published, without its runs"
     elif pair.verdict == "unknown":
@@ -405,18 +405,8 @@ def describe_verdict(pair: PointPair, within: float) -> str:
     return f"{text} (not comparable)" if pair.obstacles else text
 
 
-def format_share(value: float) -> str:
-    """Return a share in percent, all its digits: `3 %`, `0.25 %`."""
-    return f"{value * 100:.6g} %"
-
-
 def comparison_view(comparison: Comparison, within: float) -> TableView:
-    """Return a comparison as a table; with numbers per GPU if one side is from the record.
-
-    Args:
-        comparison: The comparison to show.
-        within: The share within which two numbers are equal.
-    """
+    """Return a comparison as a table; with numbers per GPU if one side is from the record."""
     pairs, unit = comparison.pairs, comparison.unit
     with_devices = any(pair.base.row.published or pair.new.row.published for pair in pairs)
     columns = [Column("point"), Column(f"BASE {unit}/s", ".2f"), Column(f"NEW {unit}/s", ".2f")]

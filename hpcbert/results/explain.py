@@ -15,8 +15,8 @@ from hpcbert.results.metrics import ModelSize, find_model
 from hpcbert.results.reduce import BASELINE
 from hpcbert.results.wording import device_word, sanitize
 
-# Shares of the median below which a slow node, or a wait, is not reported.
-_MIN_GAIN, _MIN_WAIT = 0.01, 0.01
+# The gain without a node, as a share of the median, from which it is named.
+_MIN_GAIN = 0.01
 # As `Point.variant` and `Curves.variant` write them.
 _BATCH_OPTIONS = {"acc": "--accumulation", "gbs": "--global-batch-size"}
 _BATCH = re.compile(rf"({'|'.join(_BATCH_OPTIONS)})(\d+)")
@@ -27,6 +27,7 @@ _MIN_TAIL = 0.10
 # Runs without a node that a statement about the node needs.
 _MIN_RUNS_WITHOUT = 2
 _POSITIONS, _SEGMENTS = 512, 2
+_PLACES = {"node": "Inside a node", "nodes": "Between nodes"}
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ def _median_of(rows: Sequence[Row], shape: Shape) -> float | None:
     return next((row.median for row in rows if row.shape == shape), None)
 
 
-def _missing_run(about: str, shape: Shape, loss: str, group: Group, missing: Shape) -> Observation:
-    text = f"{loss} is unknown without a run of {missing}: {_submit_command(group, missing)}"
+def _missing_run(group: Group, about: str, shape: Shape, missing: Shape) -> Observation:
+    loss, command = f"{_PLACES[about]} the loss of {shape}", _submit_command(group, missing)
+    text = f"{loss} is unknown without a run of {missing}: {command}"
     return Observation(about, shape, text, missing=True)
 
 
@@ -113,21 +115,13 @@ def _explain_loss(
     """Compare the rate of a shape with that of a smaller one, times the difference in size."""
     base, speed = _median_of(rows, base_shape), _median_of(rows, shape)
     if base is None or speed is None:
-        missing = base_shape if base is None else shape
-        place = "inside a node" if about == "node" else f"of {shape} between nodes"
-        return _missing_run(about, shape, f"The loss {place}", group, missing)
+        return _missing_run(group, about, shape, base_shape if base is None else shape)
     factor = shape.gpus // base_shape.gpus
     ideal = factor * base
     loss = 1 - speed / ideal
-    unit = "one node" if about == "nodes" else f"one {device_word(group)}"
-    start = (
-        f"Between nodes {shape} loses {loss:.1%}: it gives"
-        if about == "nodes"
-        else f"Inside a node {loss:.1%} is lost: {shape} gives"
-    )
     text = (
-        f"{start} {speed:,.2f} samples/s, where {factor} times the {base:,.2f} of {unit} are "
-        f"{ideal:,.2f}."
+        f"{_PLACES[about]} {shape} loses {loss:.1%}: it gives {speed:,.2f} samples/s, where "
+        f"{factor} times the {base:,.2f} of {base_shape} are {ideal:,.2f}."
     )
     return Observation(about, shape, text, {"lost": loss, "ideal": ideal, "measured": speed})
 
@@ -146,7 +140,7 @@ def _explain_losses(group: Group, rows: Sequence[Row]) -> Iterator[Observation]:
         yield _explain_loss(group, rows, "nodes", Shape(1, shape.gpus_per_node), shape)
     if not shapes:
         several = Shape(2, width)
-        yield _missing_run("nodes", several, "The loss between nodes", group, several)
+        yield _missing_run(group, "nodes", several, several)
 
 
 def count_parameters(model: ModelSize) -> int:
@@ -202,11 +196,9 @@ def _explain_all_reduce(
         f"{alone * 1e3:,.1f} ms{half} at the {bandwidth:,.1f} GB/s that nccl-tests measured; "
         f"a step of {step * 1e3:,.1f} ms lost {max(0.0, lost) * 1e3:,.1f} ms to {base_shape}: "
     )
-    if lost <= 0:
-        text += "all of it is hidden behind computation."
-    elif lost <= alone:
-        numbers["hidden"] = 1 - lost / alone
-        text += f"{1 - lost / alone:.0%} of it is hidden behind computation."
+    if lost <= alone:
+        numbers["hidden"] = 1 - max(0.0, lost) / alone
+        text += f"{numbers['hidden']:.0%} of it is hidden behind computation."
     else:
         text += f"the network alone does not explain {(lost - alone) * 1e3:,.1f} ms of that."
     return [Observation("all-reduce", shape, text, numbers)]
@@ -275,8 +267,7 @@ def _explain_input(
     for row in rows:
         if shares := waits.get(row.shape, ()):
             share = median(list(shares))
-            text = f"{row.shape} waited {share:.1%} of the time for its input"
-            text += "." if share >= _MIN_WAIT else ": that does not matter."
+            text = f"{row.shape} waited {share:.1%} of the time for its input."
             findings.append(Observation("input", row.shape, text, {"share": share}))
     if not findings:
         subject = f"{group.framework}'s logs don't say how long they waited for input"

@@ -20,7 +20,7 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree as ET
@@ -32,7 +32,6 @@ from hpcbert.model import Provenance, Row, SpeedupTable, valid_throughputs
 from hpcbert.results import document
 from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 from hpcbert.results.grid import (
-    GAP,
     Cell,
     Column,
     Grid,
@@ -40,10 +39,10 @@ from hpcbert.results.grid import (
     escape_markdown,
     fold_text,
     format_csv,
-    format_lines,
 )
 from hpcbert.results.metrics import per_device, real_rate
 from hpcbert.results.reduce import BASELINE
+from hpcbert.results.report.model import Words
 from hpcbert.results.wording import (
     adapt_to_devices,
     describe_reasons,
@@ -59,19 +58,19 @@ from hpcbert.results.wording import (
 
 # Other flags describe the measurement; these say that something may be wrong with it.
 _NEUTRAL_FLAGS = ("no-baseline", "accumulation")
-# Each metric with its column, and the unit of the column.
-METRIC_COLUMNS: dict[str, tuple[Column, float]] = {
-    "samples_per_second_per_gpu": (Column("samples/s each", ".2f"), 1),
-    "tokens_per_second": (Column("tokens/s", ".0f"), 1),
-    "real_tokens_per_second": (Column("real tokens/s", ".0f"), 1),
-    "step_seconds": (Column("step, ms", ".1f"), 1e-3),
-    "step_seconds_p95": (Column("p95, ms", ".1f"), 1e-3),
-    "model_flops_per_sample": (Column("GFLOP/sample", ".1f"), 1e9),
-    "mfu": (Column("MFU", ".1%"), 1),
-    "mfu_padded": (Column("padded MFU", ".1%"), 1),
-    "gpu_memory_mib": (Column("memory, MiB", ".0f"), 1),
-    "watts": (Column("W", ".0f"), 1),
-    "samples_per_joule": (Column("samples/J", ".3f"), 1),
+# The columns of metrics: formats, and units for their values.
+METRIC_COLUMNS = {
+    "samples_per_second_per_gpu": (".2f", 1),
+    "tokens_per_second": (".0f", 1),
+    "real_tokens_per_second": (".0f", 1),
+    "step_seconds": (".1f", 1e-3),
+    "step_seconds_p95": (".1f", 1e-3),
+    "model_flops_per_sample": (".1f", 1e9),
+    "mfu": (".1%", 1),
+    "mfu_padded": (".1%", 1),
+    "gpu_memory_mib": (".0f", 1),
+    "watts": (".0f", 1),
+    "samples_per_joule": (".3f", 1),
 }
 # The columns of a published table: keys and number formats. DLPerf's come first: its header is
 # `| node_num | gpu_num | samples/s | speedup |`, where gpu_num counts all GPUs
@@ -142,15 +141,10 @@ def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: 
     return "\n\n".join([*parts, render_text((), provenance)])
 
 
-def metrics_grid(table: SpeedupTable, name: str, title: str, titles: Mapping[str, str]) -> Grid:
-    """Return the metrics of the rows that have some, in the units of METRIC_COLUMNS.
-
-    Args:
-        titles: Those of the columns, by metric; of others as in METRIC_COLUMNS.
-    """
-    columns = [Column(titles.get("shape", "shape"), ">")]
-    for key, (column, _) in METRIC_COLUMNS.items():
-        columns.append(replace(column, title=titles.get(key, column.title)))
+def metrics_grid(table: SpeedupTable, name: str, title: str, words: Words) -> Grid:
+    """Return the metrics of the rows that have some, in the units of METRIC_COLUMNS."""
+    columns = [Column(words("column.shape"), ">")]
+    columns += [Column(words(f"metric.{key}"), form) for key, (form, _) in METRIC_COLUMNS.items()]
     rows = []
     for row in table.rows:
         if row.metrics:
@@ -162,16 +156,23 @@ def metrics_grid(table: SpeedupTable, name: str, title: str, titles: Mapping[str
     return Grid(name, title, tuple(columns), tuple(rows))
 
 
+def explain_unknown(tables: Iterable[SpeedupTable], words: Words) -> tuple[str, ...]:
+    """Return a sentence for each metric that is unknown for a reason."""
+    all_metrics = [row.metrics for table in tables for row in table.rows if row.metrics]
+    reasons = dict.fromkeys(reason for metrics in all_metrics for reason in metrics.unknown)
+    return tuple(
+        words("metrics.unknown", metric=words(f"metric.{name}"), why=sanitize(explanation))
+        for name, explanation in reasons
+        if name in METRIC_COLUMNS
+    )
+
+
 def _metrics_text(table: SpeedupTable) -> str:
     """Return a table of metrics and, below it, why some are unknown."""
-    lines = format_lines(metrics_grid(table, "metrics", "metrics", {}))
-    all_metrics = [row.metrics for row in table.rows if row.metrics]
-    reasons = dict.fromkeys(reason for metrics in all_metrics for reason in metrics.unknown)
-    for name, explanation in reasons:
-        if name in METRIC_COLUMNS:
-            title = METRIC_COLUMNS[name][0].title.partition(",")[0]
-            lines.append(f"{GAP}· no {title}: {sanitize(explanation)}")
-    return "\n".join(lines)
+    words = Words("en")
+    return TableView(
+        (), metrics_grid(table, "metrics", "", words), explain_unknown([table], words)
+    ).text()
 
 
 def table_view(table: SpeedupTable, titles: Mapping[str, str]) -> TableView:

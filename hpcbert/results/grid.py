@@ -216,7 +216,7 @@ class TableView:
         head, *rows = format_lines(self.grid, width)
         colours = self.colours or (None,) * len(rows)
         lines = [part for line in self.heading for part in fold_text(line, width, GAP)]
-        lines += ["", head]
+        lines += ["", head] if lines else [head]
         for row, colour in zip(rows, colours, strict=True):
             lines.append(click.style(row, fg=colour) if colour else row)
         for note in self.notes:

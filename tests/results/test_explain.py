@@ -27,7 +27,7 @@ def test_what_is_lost_inside_and_between_nodes_by_uneven_steps_and_by_waits():
     observations = explain_points(*(make_point(shape, [speeds[shape]]) for shape in speeds))
     (inside,), between = observations["node"], observations["nodes"]
     assert inside.numbers["lost"] == pytest.approx(0.1)
-    assert "Inside a node 10.0% is lost" in inside.text
+    assert "Inside a node 1n8g loses 10.0%" in inside.text
     assert [entry.numbers["lost"] for entry in between] == pytest.approx([0.1, 0.2])
     assert "4n8g loses 20.0%" in between[1].text
     (nothing,) = explain_points(make_point("1n1g", [None]))["nodes"]
@@ -104,4 +104,4 @@ def test_the_text_says_what_is_lost_and_which_run_is_missing(build, empty_direct
     collect_campaigns(built.directory, states=report_states())
     text = run("explain", built.directory).stdout
     assert "Inside a node" in text
-    assert "? The loss between nodes is unknown without a run of 2n4g" in text
+    assert "? Between nodes the loss of 2n4g is unknown without a run of 2n4g" in text

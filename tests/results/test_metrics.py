@@ -197,7 +197,7 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path):
     assert metrics["mfu"] == pytest.approx(row["median"] * 2e8 / 989.5e12)
     assert metrics["mfu"] < metrics["mfu_padded"]
     assert metrics["real_tokens_per_second"] == pytest.approx(row["median"] * 64)
-    titles = {"wide": "padded MFU", "csv": ",mfu,mfu_padded,", "markdown": "| MFU padded |"}
+    titles = {"wide": "MFU, padded", "csv": ",mfu,mfu_padded,", "markdown": "| MFU padded |"}
     for form, title in titles.items():
         words = ("--fw", "pytorch", "--format", form)
         assert title in run("collect", tmp_path / "pytorch", *words).stdout
@@ -315,7 +315,7 @@ def test_collect_shows_what_the_sampler_printed(build, tmp_path, empty_directory
     assert [bool(part.sampled) for part in table.rows[0].runs] == [True, True, False]
     wide = run("collect", built.directory, "--format", "wide").stdout
     assert "samples/J" in wide
-    assert "no MFU: no known data sheet states the peak of unknown GPUs" in wide
+    assert "MFU: no known data sheet states the peak of unknown GPUs" in wide
     metrics = first_row(run("collect", built.directory, "--json").document)["metrics"]
     assert metrics["watts"] == pytest.approx(250.0)
     assert metrics["tokens_per_second"] == pytest.approx(11.0 * 128, rel=1e-3)

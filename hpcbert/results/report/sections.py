@@ -13,8 +13,8 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.model import UNFINISHED, Group, Row, Run, SpeedupTable
 from hpcbert.results.document import Source
 from hpcbert.results.formats import (
-    METRIC_COLUMNS,
     PUBLISHED_COLUMNS,
+    explain_unknown,
     list_notes,
     metrics_grid,
     published_cells,
@@ -281,21 +281,12 @@ def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
         if meanings
         else words("flags.none")
     )
-    unknown: dict[tuple[str, str], None] = {}
-    titles = {name: words(f"metric.{name}") for name in METRIC_COLUMNS}
-    titles["shape"] = words("column.shape")
     for number, table in enumerate(tables, 1):
         title = words("metrics.table", name=table_name(table.group, words))
-        grid = metrics_grid(table, f"metrics-{number}", title, titles).without_empty()
+        grid = metrics_grid(table, f"metrics-{number}", title, words).without_empty()
         if grid.rows:
             yield grid
-        for row in table.rows:
-            unknown |= dict.fromkeys(row.metrics.unknown if row.metrics else ())
-    yield tuple(
-        words("metrics.unknown", metric=titles[name], why=sanitize(reason))
-        for name, reason in unknown
-        if name in METRIC_COLUMNS
-    )
+    yield explain_unknown(tables, words)
 
 
 def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
