@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePath
+from typing import Any
 
 import tomli
 
@@ -23,7 +24,7 @@ _CATALOGUE = Path(__file__).parent / "report" / "catalogue.toml"
 
 
 @cache
-def catalogue() -> Mapping[str, Mapping[str, str]]:
+def catalogue() -> Mapping[str, Mapping[str, Any]]:
     """Return the words by key: each with its texts by language."""
     return tomli.loads(_CATALOGUE.read_text(encoding="utf-8"))
 

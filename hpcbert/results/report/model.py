@@ -5,7 +5,7 @@ All texts are plain: each format escapes them by its own rules. catalogue.toml h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
@@ -36,12 +36,18 @@ class Words:
             KeyError: The text does not exist, or a value for one of its places is missing.
         """
         unit = catalogue()[f"unit.{self.unit}"][self.language]
-        return catalogue()[key][self.language].format_map({"unit": unit, **values})
+        return str(catalogue()[key][self.language]).format_map({"unit": unit, **values})
 
     def translate(self, key: str, default: str) -> str:
         """Return a text without placeholders; if there is none, the program's own word."""
         texts = catalogue().get(key)
         return texts[self.language] if texts else default
+
+    def main_facts(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the facts that a report shows first: each title, and its names in fingerprints."""
+        for key, entry in catalogue().items():
+            if key.startswith("fact."):
+                yield entry[self.language], entry["names"]
 
     def columns(self, *keys: str) -> tuple[Column, ...]:
         """Return columns by their keys in the catalogue: `shape`, with a format `min:.2f`."""

@@ -46,29 +46,6 @@ _PACKAGE = re.compile(
     r"tensorflow(_gpu|_cpu)?|torch|transformers)"
 )
 _VERSION = re.compile(r"v?\d+\.\d")
-# The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
-_MAIN_FACTS = {
-    "system": ("system in the image",),
-    "kernel": ("kernel",),
-    "cpu": ("CPU",),
-    "cpus": ("CPU numbers",),
-    "memory": ("memory, GiB",),
-    "gpu": ("GPU",),
-    "gpus": ("GPUs",),
-    "gpu-memory": ("GPU memory, MiB",),
-    "clock": ("GPU clock limit, MHz",),
-    "memory-clock": ("GPU memory clock limit, MHz",),
-    "power": ("GPU power limit, W",),
-    "driver": ("GPU driver",),
-    "cuda": ("library libcudart", "package nvidia_cuda_runtime_cu12", "CUDA driver"),
-    "cudnn": ("library libcudnn", "package nvidia_cudnn_cu12", "variable CUDNN_VERSION"),
-    "nccl": ("library libnccl", "package nvidia_nccl_cu12", "variable NCCL_VERSION"),
-    "image": ("image",),
-    "python": ("Python",),
-    "infiniband": ("InfiniBand",),
-    "network": ("network",),
-}
-_MAIN_NAMES = {name for names in _MAIN_FACTS.values() for name in names}
 # The kernel's rate of a network card that does not state one, as of a virtual machine.
 _UNKNOWN_RATE = "-1 Mb/s, "
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
@@ -363,11 +340,12 @@ def describe_environment(inputs: ReportInput, words: Words) -> Iterator[Block]:
 
 def _environment_blocks(number: int, facts: Mapping[str, str], words: Words) -> Iterator[Block]:
     texts = {key: sanitize(text).replace(_UNKNOWN_RATE, "") for key, text in facts.items()}
-    rows = []
-    for key, names in _MAIN_FACTS.items():
+    rows, main_names = [], set()
+    for title, names in words.main_facts():
         values = [texts[name] for name in names if texts.get(name)]
-        rows += [(words(f"fact.{key}"), value) for value in values[:1]]
-    more_facts = tuple(fact for fact in sorted(texts.items()) if fact[0] not in _MAIN_NAMES)
+        rows += [(title, value) for value in values[:1]]
+        main_names |= {*names}
+    more_facts = tuple(fact for fact in sorted(texts.items()) if fact[0] not in main_names)
     columns, name = words.columns("fact", "value"), f"environment-{number}"
     if rows:
         yield Grid(name, words("environment.table", number=number), columns, tuple(rows))
