@@ -29,8 +29,8 @@ def test_every_text_is_in_the_catalogue_in_each_language_and_none_in_the_code():
     }
     patterns |= {f"column.{pattern}" for pattern in patterns}
     for key, entry in catalogue().items():
-        texts = {name: text for name, text in entry.items() if name != "names"}
-        assert set(texts) == set(LANGUAGES), key
+        assert set(entry) - {"names"} == set(LANGUAGES), key
+        texts = {language: entry[language] for language in LANGUAGES}
         assert all(text.strip() for text in texts.values()), key
         assert len({frozenset(re.findall(r"\{\w+\}", text)) for text in texts.values()}) == 1, key
         assert any(fnmatchcase(key, pattern) for pattern in patterns), key
