@@ -17,8 +17,9 @@ from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTab
 from hpcbert.results import record
 from hpcbert.results.document import ResultSet
 from hpcbert.results.report import figures
-from hpcbert.results.report.model import ReportInput, Words
+from hpcbert.results.report.model import ReportInput
 from hpcbert.results.report.sections import compose_report
+from hpcbert.results.words import Words
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "tutorial" / "first-table.md"

@@ -20,7 +20,7 @@ from hpcbert.model import Unit
 from hpcbert.results.document import ResultSet, tables_data
 from hpcbert.results.metrics import explain_missing, mark_tables
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
-from hpcbert.results.report.model import LANGUAGES
+from hpcbert.results.words import LANGUAGES
 
 
 @click.command()

@@ -24,14 +24,13 @@ from hpcbert.results.record import find_twins
 from hpcbert.results.report import formats
 from hpcbert.results.report.figures import DEFAULT_SIZE
 from hpcbert.results.report.model import (
-    LANGUAGES,
     Picture,
     ReportInput,
     SourceFiles,
     StepTrace,
-    Words,
 )
 from hpcbert.results.report.sections import compose_report
+from hpcbert.results.words import LANGUAGES, Words
 from hpcbert.system.files import read, temporary_for, translate_errors
 from hpcbert.system.workers import track
 

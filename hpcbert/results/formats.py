@@ -42,19 +42,18 @@ from hpcbert.results.grid import (
 )
 from hpcbert.results.metrics import per_device, real_rate
 from hpcbert.results.reduce import BASELINE
-from hpcbert.results.report.model import Words
 from hpcbert.results.wording import (
     adapt_to_devices,
     describe_reasons,
     describe_window,
     device_word,
     earlier_attempts,
-    flag_meanings,
     invalid_repeats,
     row_notes,
     sanitize,
     table_title,
 )
+from hpcbert.results.words import Words, flag_meanings
 
 # Other flags describe the measurement; these say that something may be wrong with it.
 _NEUTRAL_FLAGS = ("no-baseline", "accumulation")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path, PurePath
-from typing import Any
-
-import tomli
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import format_count
@@ -19,23 +15,6 @@ from hpcbert.slurm.hostlist import fold
 
 _MAX_DIFFERENCES = 3
 _NUMBER = re.compile(r"\d+")
-# The words of reports, in each language.
-_CATALOGUE = Path(__file__).parent / "report" / "catalogue.toml"
-
-
-@cache
-def catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """Return the words by key: each with its texts by language."""
-    return tomli.loads(_CATALOGUE.read_text(encoding="utf-8"))
-
-
-def flag_meanings() -> dict[str, str]:
-    """Return the meaning of each flag, as tables explain it to readers of the table alone."""
-    return {
-        key.removeprefix("flag."): texts["en"]
-        for key, texts in catalogue().items()
-        if key.startswith("flag.")
-    }
 
 
 def sanitize(text: str) -> str:

@@ -31,7 +31,7 @@ from hpcbert.errors import HpcbertError, Interruption
 from hpcbert.logs import failures, grammar, scan
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Campaign
-from hpcbert.results.wording import flag_meanings
+from hpcbert.results.words import flag_meanings
 from hpcbert.script.rerun import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.system import decode

@@ -8,7 +8,7 @@ import pytest
 
 import hpcbert
 from hpcbert.errors import UsageError
-from hpcbert.results.report.model import Words
+from hpcbert.results.words import Words
 from tests.kit import cli
 from tests.kit.campaigns import node, write_nodes
 from tests.kit.logs import log, write_file

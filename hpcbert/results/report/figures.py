@@ -25,9 +25,9 @@ from hpcbert.results.report.model import (
     Point,
     ReportInput,
     StepTrace,
-    Words,
 )
 from hpcbert.results.wording import cpu_suffix, sanitize, table_title
+from hpcbert.results.words import Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from hpcbert.results.grid import Grid, escape_markdown, format_csv, format_markdown
 from hpcbert.results.report.figures import Drawing, inline_svg
-from hpcbert.results.report.model import Picture, Report, Words
+from hpcbert.results.report.model import Picture, Report
+from hpcbert.results.words import Words
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -1,58 +1,18 @@
-"""The inputs of a report, its words, and its parts before they are a page, Markdown or LaTeX.
+"""The inputs of a report, and its parts before they are a page, Markdown or LaTeX.
 
-All texts are plain: each format escapes them by its own rules. catalogue.toml has the words.
+All texts are plain: each format escapes them by its own rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from hpcbert.config.recipe import Recipe
 from hpcbert.model import Group, Provenance, Shape, SpeedupTable, Unit
 from hpcbert.results.document import ResultSet, Source
-from hpcbert.results.grid import Column, Grid
-from hpcbert.results.wording import catalogue
-
-LANGUAGES = ("en", "zh")
-
-
-@dataclass(frozen=True)
-class Words:
-    """The words of one language.
-
-    Attributes:
-        unit: What the rates count, in the place `unit` of a text.
-    """
-
-    language: str
-    unit: Unit = "samples"
-
-    def __call__(self, key: str, /, **values: object) -> str:
-        """Return a text with its places filled in.
-
-        Raises:
-            KeyError: The text does not exist, or a value for one of its places is missing.
-        """
-        unit = catalogue()[f"unit.{self.unit}"][self.language]
-        return str(catalogue()[key][self.language]).format_map({"unit": unit, **values})
-
-    def translate(self, key: str, default: str) -> str:
-        """Return a text without placeholders; if there is none, the program's own word."""
-        texts = catalogue().get(key)
-        return texts[self.language] if texts else default
-
-    def main_facts(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the facts that a report shows first: each title, and its names in fingerprints."""
-        for key, entry in catalogue().items():
-            if key.startswith("fact."):
-                yield entry[self.language], entry["names"]
-
-    def columns(self, *keys: str) -> tuple[Column, ...]:
-        """Return columns by their keys in the catalogue: `shape`, with a format `min:.2f`."""
-        pairs = (key.partition(":") for key in keys)
-        return tuple(Column(self(f"column.{name}"), form) for name, _, form in pairs)
+from hpcbert.results.grid import Grid
 
 
 @dataclass(frozen=True)

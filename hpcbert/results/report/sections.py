@@ -21,7 +21,7 @@ from hpcbert.results.formats import (
 )
 from hpcbert.results.grid import Cell, Column, Grid
 from hpcbert.results.report.figures import label_tables, list_devices, make_pictures, sort_shapes
-from hpcbert.results.report.model import Block, Code, Heading, Report, ReportInput, Section, Words
+from hpcbert.results.report.model import Block, Code, Heading, Report, ReportInput, Section
 from hpcbert.results.wording import (
     adapt_to_devices,
     cpu_suffix,
@@ -29,10 +29,10 @@ from hpcbert.results.wording import (
     describe_repeats,
     describe_stop,
     describe_window,
-    flag_meanings,
     sanitize,
     table_title,
 )
+from hpcbert.results.words import Words, flag_meanings
 from hpcbert.slurm.hostlist import fold
 
 _MAX_NAMES = 6
@@ -249,8 +249,8 @@ def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
     flags = {flag for row in rows for flag in row.flags}
     flags |= {flag for row in rows for run in row.runs for flag in run.flags}
     meanings = tuple(
-        (name, adapt_to_devices(words.translate(f"flag.{name}", text), tables))
-        for name, text in flag_meanings().items()
+        (name, adapt_to_devices(words(f"flag.{name}"), tables))
+        for name in flag_meanings()
         if name in flags
     )
     yield (
@@ -294,7 +294,7 @@ def list_left_out(inputs: ReportInput, words: Words) -> Iterator[Block]:
     results = inputs.results
     runs = (run for table in inputs.tables for row in table.rows for run in row.runs)
     codes = dict.fromkeys(code for run in runs for code in _invalid_codes(run))
-    meanings = {code: words.translate(f"reason.{code}", "") for code in codes}
+    meanings = {code: words.explain_reason(code) for code in codes}
     yield tuple(
         words("left-out.code", code=sanitize(code), text=text)
         for code, text in meanings.items()

@@ -9,7 +9,8 @@ import pytest
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
-from hpcbert.results.report.model import ReportInput, Words
+from hpcbert.results.report.model import ReportInput
+from hpcbert.results.words import Words
 from tests.results.test_reduce import GROUP, MADE, make_point
 
 pytestmark = pytest.mark.slow

@@ -19,6 +19,7 @@ from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures, formats, model
 from hpcbert.results.report.sections import compose_report
+from hpcbert.results.words import LANGUAGES, Words
 from tests.kit.cases import read_constant
 from tests.kit.needs import lacks
 from tests.kit.paths import REPOSITORY
@@ -52,13 +53,13 @@ def compose(name, language="en"):
     trace = ((1, 0.5), (2, 0.4), (3, 0.4))
     stretch = model.StepTrace(groups[0], Shape(1, 8), 1, trace, (2, 3))
     inputs = model.ReportInput(name, MADE, results, (files,), (), (stretch,))
-    return compose_report(inputs, model.Words(language))
+    return compose_report(inputs, Words(language))
 
 
 def render_page(report):
     pictures = {picture.name: picture for picture in report.pictures}
     drawings = {name: figures.draw(pictures[name], all_formats=False) for name in pictures}
-    return formats.render_page(report, drawings, model.Words(report.language))
+    return formats.render_page(report, drawings, Words(report.language))
 
 
 @pytest.mark.slow
@@ -151,13 +152,13 @@ def test_latex_compiles(tmp_path):
 
 def test_a_long_table_is_folded_and_both_languages_say_the_same():
     tables = tabulate([make_point("1n1g", [10.0] * 200)])
-    report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), model.Words("en"))
+    report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), Words("en"))
     page, markdown = render_page(report), formats.render_markdown(report)
     assert re.search(r"<summary>Runs of [^<]* \(200\)</summary>", page)
     assert "fp32_200.log" in page
     assert "fp32_200.log" not in markdown
     assert " (200)](tables/runs-1.csv)" in markdown
-    reports = [compose(USUAL, language) for language in model.LANGUAGES]
+    reports = [compose(USUAL, language) for language in LANGUAGES]
     english, chinese = ([section.key for section in report.sections] for report in reports)
     assert english == chinese
     for grid, translated in zip(*(report.grids for report in reports), strict=True):
@@ -233,7 +234,7 @@ def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("language", model.LANGUAGES)
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_axe_names_no_violation(language, theme, tmp_path):
     if not AXE.is_file():
         lacks("extras", "axe-core", "make browser")
@@ -255,5 +256,5 @@ def test_the_page_prints_whole(tmp_path):
         ["pdftotext", "-layout", printed, "-"], capture_output=True, text=True, check=True
     ).stdout
     for key in ("environment", "results", "figures", "left-out", "digests"):
-        assert model.Words("en")(f"section.{key}") in text
+        assert Words("en")(f"section.{key}") in text
     assert "samples/s" in text

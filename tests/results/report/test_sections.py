@@ -10,8 +10,8 @@ from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.formats import PUBLISHED_COLUMNS
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import sections
-from hpcbert.results.report.model import LANGUAGES, ReportInput, Words
-from hpcbert.results.wording import catalogue
+from hpcbert.results.report.model import ReportInput
+from hpcbert.results.words import LANGUAGES, Words, catalogue
 from tests.kit.paths import REPOSITORY
 from tests.results import test_reduce
 
