@@ -52,17 +52,11 @@ def slurm_conf(
     plugins = f"PluginDir={layout.plugins}\n" if plan.lacks else ""
     text = _fill_template(
         "slurm.conf.in",
-        name=plan.name,
+        plan=plan,
+        network=network,
+        layout=layout,
         host=host,
-        controller=network.controller,
-        controller_port=network.controller_port,
-        node_port=network.node_port,
-        socket=layout.munge_socket,
         user=SLURM_USER,
-        state=layout.state,
-        spool=layout.spool,
-        run=layout.run,
-        slurmd_timeout=plan.slurmd_timeout,
         memory_per_cpu=_MEMORY_MB // plan.cpus,
         accounting=_accounting(plan, network, layout, release),
         plugins="JobSubmitPlugins=lua\n" if plan.job_submit else "",
@@ -78,13 +72,7 @@ def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
     It needs no password: MariaDB asks the kernel who is at the other end of its socket.
     """
     return _fill_template(
-        "slurmdbd.conf.in",
-        host=host,
-        controller=network.controller,
-        port=network.accounting_port,
-        socket=layout.munge_socket,
-        user=SLURM_USER,
-        run=layout.run,
+        "slurmdbd.conf.in", network=network, layout=layout, host=host, user=SLURM_USER
     )
 
 
@@ -137,10 +125,8 @@ def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
     """
     return _fill_template(
         "site.toml.in",
-        name=plan.name,
-        runs=layout.runs,
-        sources=layout.sources,
-        images=layout.images,
+        plan=plan,
+        layout=layout,
         mpi=mpi,
         gres="gpu" if plan.gpus_per_node else "",
         # Without GPUs: ranks on the CPUs of a node.

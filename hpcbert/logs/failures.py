@@ -222,24 +222,15 @@ def _find_failures(
             yield failure_words, Failure(failure_words.kind, " ".join(text.split())[:_SHOWN])
 
 
-class _Forms(NamedTuple):
-    """The forms of error lines, as errors.toml describes them."""
-
-    texts: tuple[bytes, ...]
-    causes: re.Pattern[bytes]
-    hints: re.Pattern[bytes]
-    signals: re.Pattern[bytes]
-    peers: re.Pattern[bytes]
-    wrappers: re.Pattern[bytes]
+@cache
+def _error_texts() -> tuple[bytes, ...]:
+    return tuple(text.encode() for text in read(_ERRORS)["texts"])
 
 
 @cache
-def _read_forms() -> _Forms:
-    values = read(_ERRORS)
-    patterns = ["|".join(values[kind]).encode() for kind in _Forms._fields[1:]]
-    flags = (0, 0, 0, re.IGNORECASE, re.IGNORECASE)
-    texts = tuple(text.encode() for text in values["texts"])
-    return _Forms(texts, *map(re.compile, patterns, flags))
+def _error_pattern(kind: str) -> re.Pattern[bytes]:
+    flags = re.IGNORECASE if kind in ("peers", "wrappers") else 0
+    return re.compile("|".join(read(_ERRORS)[kind]).encode(), flags)
 
 
 # An error line: how much it says, from 3 for a cause to 1 for a signal, and its text. Level 0: a
@@ -271,7 +262,7 @@ def last_error(path: Path, attempt: int | None = None) -> str:
 
 def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
     """Yield the error lines of a piece in the log's order."""
-    line_start, texts = -1, _read_forms().texts
+    line_start, texts = -1, _error_texts()
     for start, index, _, end in find_lines(data.lower(), texts):
         line = data[start:end]
         if texts[index] == _TRACEBACK:
@@ -301,14 +292,13 @@ def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
 def _classify_line(text: bytes) -> _ErrorLine | None:
     if begin_match := _BEGIN.match(text):
         return 0, begin_match[1]
-    forms = _read_forms()
-    if signal_match := forms.signals.search(text):
+    if signal_match := _error_pattern("signals").search(text):
         return 1, signal_match[1] or signal_match[2]
-    if forms.wrappers.search(text):
+    if _error_pattern("wrappers").search(text):
         return None
-    for level, pattern in ((3, forms.causes), (2, forms.hints)):
-        if pattern.match(text):
-            return 2 if forms.peers.search(text) else level, text.strip()
+    for level, kind in ((3, "causes"), (2, "hints")):
+        if _error_pattern(kind).match(text):
+            return 2 if _error_pattern("peers").search(text) else level, text.strip()
     return None
 
 
@@ -318,11 +308,11 @@ def _end_of_traceback(data: bytes, start: int) -> _ErrorLine | None:
     if match is None:
         return None
     line = match["end"][:LINE].rstrip(b"\r").rpartition(b"\r")[2]
-    if _read_forms().wrappers.search(line) or line.lower().startswith(_TRACEBACK):
+    if _error_pattern("wrappers").search(line) or line.lower().startswith(_TRACEBACK):
         return None
     if _NAME_ONLY.fullmatch(line):
         line = _append_next_line(line, data, match.end())
-    return 2 if _read_forms().peers.search(line) else 3, line.strip()
+    return 2 if _error_pattern("peers").search(line) else 3, line.strip()
 
 
 def _append_next_line(text: bytes, data: bytes, end: int) -> bytes:

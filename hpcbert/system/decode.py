@@ -268,23 +268,17 @@ def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
         return None
     mismatches: list[_Mismatch] = []
     for kind in kinds:
-        if kind is not NoneType:
-            result = _read_or_mismatch(kind, value)
-            if not isinstance(result, _Mismatch):
-                return result
-            mismatches.append(result)
+        if kind is NoneType:
+            continue
+        try:
+            return _read(kind, value)
+        except _Mismatch as mismatch:
+            if mismatch.path is not None:
+                raise
+            mismatches.append(mismatch)
     words = dict.fromkeys(mismatch.message.removeprefix("must be ") for mismatch in mismatches)
     hint = " ".join(mismatch.hint for mismatch in mismatches).strip()
     raise Invalid(f"must be {' or '.join(words)}", hint, value=value)
-
-
-def _read_or_mismatch(kind: Any, value: Any) -> Any:
-    try:
-        return _read(kind, value)
-    except _Mismatch as mismatch:
-        if mismatch.path is not None:
-            raise
-        return mismatch
 
 
 def _read_array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:

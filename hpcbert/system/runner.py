@@ -89,29 +89,22 @@ def run(
     with tempfile.TemporaryFile() as stdin_file:
         stdin_file.write(stdin.encode())
         stdin_file.seek(0)
-        # hpcbert has no threads.
-        die = partial(die_with_parent, os.getpid(), death_signal)
-        child = _start(words, env, stdin=stdin_file, cwd=cwd, preexec_fn=die)
-    return child if isinstance(child, Outcome) else _finish(child, words, timeout, show)
-
-
-def _start(
-    words: tuple[str, ...], env: Mapping[str, str] | None, **options: Any
-) -> subprocess.Popen[bytes] | Outcome:
-    """Start a command in a session of its own; without the program, return its outcome at once."""
-    try:
-        return subprocess.Popen(
-            words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=None if env is None else dict(env),
-            start_new_session=True,
-            **options,
-        )
-    except PermissionError as error:
-        return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
-    except (FileNotFoundError, NotADirectoryError):
-        return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=stdin_file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid(), death_signal),  # noqa: PLW1509 - no threads
+            )
+        except PermissionError as error:
+            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+        except (FileNotFoundError, NotADirectoryError):
+            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+    return _finish(child, words, timeout, show)
 
 
 class MemoRunner:
@@ -136,12 +129,6 @@ class MemoRunner:
         return self._answers[key]
 
 
-def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    # It may have ended by now, while another process of its group holds the pipe.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-
-
 def _finish(
     child: subprocess.Popen[bytes],
     words: tuple[str, ...],
@@ -158,7 +145,9 @@ def _finish(
             child.wait()
             raise
         if problem:
-            _kill_group(child)
+            # It may have ended by now, while another process of its group holds the pipe.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
     if problem == _TIMED_OUT:
         problem = f"gave no answer within {timeout:g} s"
     note = f"{words[0]}: {problem}" if problem else ""
