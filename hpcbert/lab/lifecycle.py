@@ -171,11 +171,9 @@ ip link add type veth"""
 def check_root() -> None:
     """Check that this process is root."""
     if os.geteuid() != 0:
-        raise UsageError(
-            "Only root can make namespaces, bridges and devices.",
-            where="hpcbert lab",
-            hint="Run it with sudo. Jobs run as whoever submits them, without root.",
-        )
+        message = "Only root can make namespaces, bridges and devices."
+        hint = "Run it with sudo. Jobs run as whoever submits them, without root."
+        raise UsageError(message, where="hpcbert lab", hint=hint)
 
 
 def check_packages(*, accounting: bool) -> None:
@@ -187,11 +185,8 @@ def check_packages(*, accounting: bool) -> None:
     lacking = find_missing(accounting=accounting)
     if lacking:
         packages = " ".join(sorted(set(lacking.values())))
-        raise CheckError(
-            f"Missing: {', '.join(sorted(lacking))}.",
-            where="hpcbert lab",
-            hint=f"apt-get install --no-install-recommends {packages}",
-        )
+        hint = f"apt-get install --no-install-recommends {packages}"
+        raise CheckError(f"Missing: {', '.join(sorted(lacking))}.", where="hpcbert lab", hint=hint)
 
 
 def find_missing(*, accounting: bool) -> dict[str, str]:
@@ -319,17 +314,12 @@ def _make_directory(directory: Path) -> tuple[Path, ...]:
 def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
     directory = plan.directory
     if load(directory) is not None:
-        raise UsageError(
-            "The directory already has a lab, or the remains of one.",
-            where=str(directory),
-            hint=_removal_hint(directory),
-        )
+        message = "The directory already has a lab, or the remains of one."
+        hint = _removal_hint(directory)
+        raise UsageError(message, where=str(directory), hint=hint)
     if any(not path.match(UNFINISHED) for path in directory.iterdir()):
-        raise UsageError(
-            "The directory is not empty.",
-            where=str(directory),
-            hint="Name one that is empty or does not exist: `lab down` removes everything in it.",
-        )
+        hint = "Name one that is empty or does not exist: `lab down` removes everything in it."
+        raise UsageError("The directory is not empty.", where=str(directory), hint=hint)
     mark = secrets.token_hex(5)
     root = root_of(directory, mark)
     paths = directories if root == directory else (*directories, root)
@@ -389,11 +379,8 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
     """
     lab = load(directory)
     if lab is None:
-        raise UsageError(
-            "There is no lab here.",
-            where=str(directory),
-            hint=f"`{command('up', directory)}` starts one.",
-        )
+        hint = f"`{command('up', directory)}` starts one."
+        raise UsageError("There is no lab here.", where=str(directory), hint=hint)
     same_boot, daemon_states = lab.boot == boot_id(), []
     for name in lab.expected_daemons:
         process = lab.daemons.get(name)

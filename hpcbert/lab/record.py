@@ -367,11 +367,9 @@ def load(directory: Path) -> Lab | None:
     try:
         for place in (path.parent, path):
             if reason := files.explain_distrust(place.lstat()):
-                raise UsageError(
-                    f"{reason}: hpcbert uses and ends only labs that root or you started.",
-                    where=str(place),
-                    hint="Check what is in it. Name a directory of your own for a new lab.",
-                )
+                message = f"{reason}: hpcbert uses and ends only labs that root or you started."
+                hint = "Check what is in it. Name a directory of your own for a new lab."
+                raise UsageError(message, where=str(place), hint=hint)
         document = json.loads(files.read(path))
         lab = decode(Lab, document, file=str(path))
     except FileNotFoundError:
@@ -383,11 +381,9 @@ def load(directory: Path) -> Lab | None:
             f"The file is not the record of a lab: {error}", where=str(path)
         ) from error
     if lab.directory != path.parent:
-        raise UsageError(
-            f"The record belongs to the lab in {lab.directory}.",
-            where=str(path),
-            hint="Name that directory; hpcbert did not put the record here.",
-        )
+        message = f"The record belongs to the lab in {lab.directory}."
+        hint = "Name that directory; hpcbert did not put the record here."
+        raise UsageError(message, where=str(path), hint=hint)
     return lab
 
 

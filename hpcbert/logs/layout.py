@@ -451,9 +451,7 @@ def _add_fields(log: LogFile, fields: Mapping[str, str | None]) -> LogFile:
     for name in ("precision", "batch_size"):
         folder_value = getattr(log, name)
         if name in field_values and folder_value is not None and folder_value != field_values[name]:
-            raise UsageError(
-                f"The path says {name} = {folder_value} and {name} = {field_values[name]}.",
-                where=printable_path(log.path),
-                hint="Rename one, or use a --pattern with * in its place.",
-            )
+            message = f"The path says {name} = {folder_value} and {name} = {field_values[name]}."
+            hint = "Rename one, or use a --pattern with * in its place."
+            raise UsageError(message, where=printable_path(log.path), hint=hint)
     return log._replace(**field_values)

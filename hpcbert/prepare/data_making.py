@@ -79,10 +79,8 @@ def make(plan: DataPlan) -> dict[str, Any]:
     needed = list(form.packages)
     needed += ["tokenizers"] if plan.text else []
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise UsageError(
-            f"This command needs the Python package {', '.join(missing)}.",
-            hint=f"Install it: {machine.install_command('data')}",
-        )
+        hint = f"Install it: {machine.install_command('data')}"
+        raise UsageError(f"This command needs the Python package {', '.join(missing)}.", hint=hint)
     most = form.most_files or _MOST_FILES
     if not 0 <= plan.files <= most:
         raise UsageError(f"--files {plan.files} is out of range: 1 to {most} for {plan.form}.")
@@ -94,9 +92,8 @@ def make(plan: DataPlan) -> dict[str, Any]:
     samples, take = _open_source(plan, paths, vocabulary)
     count = plan.files or form.most_files or min(_USUAL_FILES, samples)
     if count > samples:
-        raise UsageError(
-            f"{samples} samples don't fill {count} files.", hint="Request fewer files."
-        )
+        hint = "Request fewer files."
+        raise UsageError(f"{samples} samples don't fill {count} files.", hint=hint)
     unfinished = place.with_name(f".{place.name}.unfinished")
     with make_alone(unfinished, "data directory"), translate_errors("write", place):
         _check_space(plan, unfinished.parent, samples)
@@ -373,11 +370,8 @@ def show(directory: Path, number: int) -> SampleText:
                 hint = f"hpcbert data check {directory}"
                 raise UsageError(problem, where=entry.name, hint=hint) from error
         remaining -= entry.samples
-    raise UsageError(
-        f"There is no sample {number}.",
-        where=str(directory),
-        hint=f"Samples are numbered from 0 to {document.samples - 1}.",
-    )
+    hint = f"Samples are numbered from 0 to {document.samples - 1}."
+    raise UsageError(f"There is no sample {number}.", where=str(directory), hint=hint)
 
 
 def _to_text(sample: Sample, number: int, name: str, words: list[str]) -> SampleText:

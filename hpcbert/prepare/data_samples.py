@@ -334,9 +334,8 @@ def find_files(path: Path) -> tuple[Path, ...]:
     candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
     files = tuple(file for file in candidates if file.is_file())
     if not files:
-        raise UsageError(
-            "The text does not exist.", where=str(path), hint="Name a file or a directory."
-        )
+        hint = "Name a file or a directory."
+        raise UsageError("The text does not exist.", where=str(path), hint=hint)
     return files
 
 

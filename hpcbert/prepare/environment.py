@@ -214,10 +214,9 @@ class _Installation:
         if source and inner and root.parts[-len(inner) :] == inner:
             root = root.parents[len(inner) - 1]
         if not (root.is_dir() and (source or read_record(path))):
-            raise IncompleteError(
-                "it needs the program's checkout, which does not exist",
-                hint=f"hpcbert prepare --fw {self.recipe.name} --only source",
-            )
+            message = "it needs the program's checkout, which does not exist"
+            hint = f"hpcbert prepare --fw {self.recipe.name} --only source"
+            raise IncompleteError(message, hint=hint)
         return root
 
     def _list_packages(self) -> list[str]:

@@ -43,11 +43,8 @@ def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
     if not site_image and recipe.image.install:
         return _prepare_build(recipe, site, context)
     if not site_image and not recipe.image.reference:
-        return Part(
-            "failed",
-            "the recipe names no image, and no way to build one",
-            hint=f"Name one: frameworks.{recipe.name}.image in {site.where}.",
-        )
+        hint = f"Name one: frameworks.{recipe.name}.image in {site.where}."
+        return Part("failed", "the recipe names no image, and no way to build one", hint=hint)
     return _prepare_import(recipe, site, site_image or recipe.image.reference, context)
 
 
@@ -57,11 +54,9 @@ def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> 
     if source_image.kind == "file":
         if runtime.tool.reads(source_image.path):
             return Part("ready", "an image file of the site's", source_image.path)
-        return Part(
-            "failed",
-            f"{source_image.path} is not a {runtime.tool.form} that can be read here",
-            hint=f"Correct frameworks.{recipe.name}.image in the site.toml.",
-        )
+        message = f"{source_image.path} is not a {runtime.tool.form} that can be read here"
+        hint = f"Correct frameworks.{recipe.name}.image in the site.toml."
+        return Part("failed", message, hint=hint)
     if context.dry:
         user = source_image.user
         display_name = source_image.uri.replace(f"{user}@", "", 1) if user else text
@@ -102,11 +97,9 @@ def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
         return _describe_result(base_result)
     mounts, lines = _build_commands(recipe, site)
     if recipe.image.copy and not mounts:
-        return Part(
-            "failed",
-            "the image needs the program's checkout, which does not exist",
-            hint=f"hpcbert prepare --fw {recipe.name} --only source",
-        )
+        message = "the image needs the program's checkout, which does not exist"
+        hint = f"hpcbert prepare --fw {recipe.name} --only source"
+        return Part("failed", message, hint=hint)
     provenance = {
         "base": {"reference": base_result.reference, "sha256": base_result.sha256},
         "install": list(recipe.image.install),

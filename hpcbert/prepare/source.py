@@ -74,10 +74,9 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
         # A repository's own folder could make git run programs that it names.
         members = [entry for entry in entries if ".git" not in entry.name.parts]
     except _DAMAGE_ERRORS as error:
-        raise IncompleteError(
-            f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}",
-            hint="The file is damaged, or not an archive: fetch it again.",
-        ) from error
+        message = f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}"
+        hint = "The file is damaged, or not an archive: fetch it again."
+        raise IncompleteError(message, hint=hint) from error
     # All are in one top folder that is not in the program's path.
     is_nested = (
         len({entry.name.parts[0] for entry in members if entry.name.parts}) == 1
@@ -96,9 +95,8 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
             path.write_bytes(member.content)
             path.chmod(0o755 if member.executable else 0o644)
     if not (target / program).is_dir():
-        raise IncompleteError(
-            f"{archive.name} has no {program}", hint="Name an archive of the whole repository."
-        )
+        hint = "Name an archive of the whole repository."
+        raise IncompleteError(f"{archive.name} has no {program}", hint=hint)
     if _COMMIT_HASH.fullmatch(comment):
         return comment
     return f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
@@ -142,10 +140,9 @@ def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
     for part in (*name.parent.parts, *PurePosixPath(link).parts) if link else name.parts:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
-            raise IncompleteError(
-                f"{archive.name} has {name}, which leads out of its folder",
-                hint="hpcbert does not unpack such an archive: check where it comes from.",
-            )
+            message = f"{archive.name} has {name}, which leads out of its folder"
+            hint = "hpcbert does not unpack such an archive: check where it comes from."
+            raise IncompleteError(message, hint=hint)
 
 
 # Enough for a large repository over a slow link.

@@ -95,11 +95,9 @@ def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Ite
     try:
         yield
     except OSError as error:
-        raise HpcbertError(
-            f"Can't {action}: {error.strerror}.",
-            where=str(path),
-            hint=suggest_remedy(error) if hint is None else hint,
-        ) from error
+        message = f"Can't {action}: {error.strerror}."
+        hint = suggest_remedy(error) if hint is None else hint
+        raise HpcbertError(message, where=str(path), hint=hint) from error
 
 
 def find_mounts_below(root: Path) -> Iterator[str]:
