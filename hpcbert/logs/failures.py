@@ -38,10 +38,7 @@ _KILLED = FailureWords(
 # The words of libraries; those of one program are in its recipe.
 _LIBRARIES = Path(__file__).with_name("shortage.toml")
 _ERRORS = Path(__file__).with_name("errors.toml")
-_SENTENCES = {
-    DEVICE: "the device ran out of memory",
-    HOST: "the host ran out of memory",
-}
+_SENTENCES = {DEVICE: "the device ran out of memory", HOST: "the host ran out of memory"}
 # Reasons against a run that the words may explain.
 _CAUSED = frozenset({"state", "exit", "incomplete", "window"})
 # The same for the last error line, which programs print too if they continue.

@@ -88,8 +88,7 @@ _NAME = re.compile(
 )
 # What marks other logs by name: the ending, or all that precedes it in DLPerf's names.
 _LOG = re.compile(
-    rf"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:{_PRECISION})_\w+(?:\.txt)?$",
-    re.IGNORECASE,
+    rf"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:{_PRECISION})_\w+(?:\.txt)?$", re.IGNORECASE
 )
 # Folders of DLPerf that describe all logs below them.
 _LABELS = (
@@ -100,11 +99,7 @@ _LABELS = (
 _SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
 _TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
 _DIGITS = re.compile(r"(\d+)")
-_FIELD_PATTERNS = {
-    "precision": f"(?:{_PRECISION})",
-    "framework": "[^/]+?",
-    "model": "[^/]+?",
-}
+_FIELD_PATTERNS = {"precision": f"(?:{_PRECISION})", "framework": "[^/]+?", "model": "[^/]+?"}
 _WORDS = {*_FIELD_PATTERNS, "place"}
 _MIXED = "fp16"  # The meaning of `amp` on the GPUs of DLPerf's tables.
 
