@@ -21,17 +21,8 @@ from pathlib import Path
 
 import hpcbert
 from hpcbert.errors import CheckError, HpcbertError, UsageError, format_count
-from hpcbert.lab import daemons
+from hpcbert.lab import daemons, files
 from hpcbert.lab.daemons import find_marked, is_daemon, run_checked
-from hpcbert.lab.files import (
-    DATABASE_USER,
-    PMIX,
-    find_plugins,
-    make_directories,
-    make_gpus,
-    read_release,
-    write_files,
-)
 from hpcbert.lab.record import (
     MARK,
     RECORD,
@@ -193,8 +184,8 @@ def find_missing(*, accounting: bool) -> dict[str, str]:
     """Return the missing files, each with its Debian package."""
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
-    plugins = find_plugins()
-    patterns |= _PMIX_FILES if not plugins or PMIX in plugins else {}
+    plugins = files.find_plugins()
+    patterns |= _PMIX_FILES if not plugins or files.PMIX in plugins else {}
     return {
         Path(pattern).name: package
         for pattern, package in patterns.items()
@@ -258,18 +249,18 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
 
 
 def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
-    make_directories(journal.lab)
+    files.make_directories(journal.lab)
     add_user(journal, run)
     daemons.start_switch(journal, run)
     lab = daemons.reserve_slot(journal, run)
     plan, env = lab.plan, lab.daemon_environment
     version = run(["slurmctld", "-V"], env={"PATH": SEARCH_PATH})
-    write_files(lab, read_release(version.stdout))
-    make_gpus(lab)
+    files.write_files(lab, files.read_release(version.stdout))
+    files.make_gpus(lab)
     if plan.accounting:
         report("starting MariaDB")
         # Run as that user: with --user it would change owners below the host's plugin directory.
-        install = [*daemons.run_as(DATABASE_USER), "mariadb-install-db"]
+        install = [*daemons.run_as(files.DATABASE_USER), "mariadb-install-db"]
         tables = [
             "--skip-test-db",
             "--skip-name-resolve",
