@@ -56,7 +56,6 @@ class Image:
     """An image: a file, or one in a registry.
 
     Attributes:
-        kind: `file`, or the registry's kind: `docker`, `oras` or `library`.
         user: User to log in as; empty for the user in enroot's own credentials.
         name: Name within the registry, `nvidia/pytorch`.
         digest: `sha256:` and 64 hexadecimal digits; empty without one. It wins over the tag.

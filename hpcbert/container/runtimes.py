@@ -28,11 +28,7 @@ _MOUNT_HINT += "Paths begin with / or ./ and have no colon, comma or control cha
 
 @dataclass(frozen=True)
 class Mount:
-    """One mount.
-
-    Attributes:
-        flags: Flags in addition to the defaults, in order.
-    """
+    """One mount."""
 
     source: str
     target: str
@@ -156,7 +152,6 @@ class Runtime:
     """A way to enter a container.
 
     Attributes:
-        tool: The tool that makes its images.
         enters_by_tool: A job enters by the tool's command; otherwise srun does, by a plugin.
         forbidden_characters: Characters that a shell would expand in mounts.
     """

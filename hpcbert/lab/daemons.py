@@ -70,7 +70,6 @@ def remove_uplink(lab: Lab, run: Runner) -> tuple[str, ...]:
 
 
 def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
-    """Return whether the host's cable exists and has this lab's hardware address."""
     if lab.slot is None:
         return False
     argv = ["ip", "-json", "link", "show", "dev", lab.network.uplink]
@@ -243,7 +242,6 @@ def database_options(lab: Lab) -> tuple[str, ...]:
 
 
 def _daemon_argv(lab: Lab, name: str) -> tuple[str, ...]:
-    """Return a daemon's command, in foreground mode."""
     layout = lab.layout
     if name == "munged":
         folder = layout.munge_socket.parent

@@ -219,7 +219,6 @@ def write_files(lab: Lab, release: Release = _RELEASE) -> None:
 
 
 def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
-    """Make a directory of links to Slurm's plugins, except those that the lab lacks."""
     _make_directory(folder)
     versions = tuple(f"{plugin}_v" for plugin in lacks)
     for path in Path("/").glob(PLUGINS):

@@ -54,10 +54,8 @@ class LabPlan:
         directory: The directory of `lab.json`, and of everything else if Slurm can use it (see
             `root_of`).
         nodes: Number of nodes, n1 to nN.
-        gpus_per_node: Fake GPUs in each node.
         gpu_types: Type of the GPUs of n1, n2 and so on, in turn; `none` for a node without GPUs.
             None named: GPUs have no type.
-        name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
         job_submit: Text of a job_submit.lua that slurmctld calls for every job; empty: no such
             plugin. While the lab runs, slurmctld reads the file again when it changes.
@@ -235,10 +233,8 @@ class Lab:
     """A lab as recorded: `status` checks whether all of it exists and is alive.
 
     Attributes:
-        plan: The requested cluster.
         mark: A random name that is in the environment of every process started for this lab, in
             its link's hardware address and in the fallback directory's name.
-        boot: Its boot.
         root: The directory of all files except `lab.json`.
         created: Directories that did not exist before, outermost first.
         slot: The slot that was reserved, or was about to be; None before that.
@@ -248,7 +244,6 @@ class Lab:
         account: Whether the plan's user was made for it.
         views: Bind mounts through which that user sees hpcbert.
         programs: The directory where that user finds hpcbert; None without a user.
-        schema: Of the record.
     """
 
     plan: LabPlan

@@ -55,12 +55,7 @@ def _all_closing_rules() -> tuple[Rule, ...]:
 
 
 def closing_rules(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
-    """Return rules for the closing lines that a grammar itself does not read.
-
-    Args:
-        grammar: How the framework's logs are read. What it says of a line holds.
-        chosen: The rule that gives the number.
-    """
+    """Return rules for the closing lines that a grammar itself does not read."""
     if not chosen.is_comparable:
         return ()
     texts = [record.contains for record in grammar.records]
@@ -100,12 +95,7 @@ class WindowRecord(NamedTuple):
 
 
 def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
-    """Return a note if a window's number differs from its usual step; None if steps are alike.
-
-    Args:
-        value: The number, samples per second.
-        parts: The window's records, in order.
-    """
+    """Return a note if a window's number differs from its usual step; None if steps are alike."""
     if len(parts) < 2:  # noqa: PLR2004 - one step is the usual one
         return None
     count = max(2, min(_MAX_BLOCKS, len(parts) // _RECORDS_PER_BLOCK))
@@ -147,12 +137,7 @@ _MIN_RECORDS = 3
 
 
 class Throughput(NamedTuple):
-    """The throughput of the window by one rule.
-
-    Attributes:
-        samples: Samples per second over the whole of it.
-        parts: Its records.
-    """
+    """The throughput of the window by one rule."""
 
     samples: float
     parts: tuple[WindowRecord, ...]
@@ -164,7 +149,6 @@ def _select_entries(
     """Return the record at which a span begins, and those inside it.
 
     Args:
-        span: The window.
         with_first: Whether the first iteration of the run, which compiles and tunes, takes part
             where there are others. In a clock it never does: that begins at its end.
     """
@@ -183,12 +167,7 @@ def _select_entries(
 
 
 class CrossCheck:
-    """Follows all ways to a throughput through one log.
-
-    Args:
-        grammar: How the framework's logs are read.
-        collector: Takes the records of the rule that gives the result.
-    """
+    """Follows all ways to a throughput through one log."""
 
     def __init__(self, grammar: Grammar, collector: Collector) -> None:
         self.grammar = grammar
@@ -213,13 +192,7 @@ class CrossCheck:
         self._closing.setdefault(rule.name, []).append(text)
 
     def reasons(self, value: float, span: Span, setting: Setting) -> tuple[Reason, ...]:
-        """Return the evidence against the chosen rule's number; empty if there is none.
-
-        Args:
-            value: The number.
-            span: The iterations that it covers.
-            setting: What is known about the run, including the log's facts.
-        """
+        """Return the evidence against the chosen rule's number; empty if there is none."""
         own_pace = self._pace(self.chosen, span, setting)
         reasons_against = [*self._implausible(own_pace)]
         samples = own_pace.samples if own_pace and self.chosen.record.ranks == "one" else value
@@ -253,13 +226,7 @@ class CrossCheck:
         return not is_counted and not is_known
 
     def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
-        """Return a note if a number differs from the steps that it averages; None otherwise.
-
-        Args:
-            value: The number.
-            span: The iterations that it covers.
-            setting: What is known about the run, including the log's facts.
-        """
+        """Return a note if a number differs from the steps that it averages; None otherwise."""
         pace = self._pace(self.chosen, span, setting, with_first=True)
         if pace is None or self.chosen.average == "median":
             return None
@@ -295,7 +262,6 @@ class CrossCheck:
         return closing_rate <= fastest * self._room(closing_rule, step_rule)
 
     def _room(self, high_rule: Rule, low_rule: Rule) -> float:
-        """Return the largest permitted ratio of one rule's number to another's."""
         default = self.grammar.tolerance
         above = high_rule.tolerance if high_rule.side != "below" else 0
         below = low_rule.tolerance if low_rule.side != "above" else 0

@@ -163,12 +163,7 @@ def add_cause(
     device: Device = "gpu",
     outputs: Sequence[JobOutput] = (),
 ) -> tuple[Reason, ...]:
-    """Return the reasons against a run, with the failure that may explain them.
-
-    Args:
-        reasons: Why the run is invalid; empty if it is valid.
-        outputs: As in `explain_failure`.
-    """
+    """Return the reasons against a run, with the failure that may explain them."""
     codes = {reason.code for reason in reasons}
     if codes & _ENDED:
         failure = explain_failure(path, grammar, device, outputs)
@@ -180,12 +175,7 @@ def add_cause(
 def explain_status(
     grammar: Grammar, reasons: Sequence[Reason], exit_status: int | None
 ) -> tuple[Reason, ...]:
-    """Return the lack of memory that an exit status means, if the log does not say it.
-
-    Args:
-        reasons: Why the run is invalid; empty if it is valid.
-        exit_status: Exit status of the measured step; None if unknown.
-    """
+    """Return the lack of memory that an exit status means, if the log does not say it."""
     codes = {reason.code for reason in reasons}
     if not codes & _CAUSED or codes & {DEVICE, HOST}:
         return ()
@@ -209,7 +199,6 @@ def _read_library_words() -> tuple[FailureWords, ...]:
 def _find_failures(
     data: bytes, words: tuple[FailureWords, ...]
 ) -> Iterable[tuple[FailureWords, Failure]]:
-    """Yield the failures in a piece in the log's order, each with its words."""
     texts = tuple(word.contains.lower() for word in words)
     for start, index, _, end in find_lines(data.lower(), texts):
         line, failure_words = cut_line(data, start, end)[0].text, words[index]
@@ -258,7 +247,6 @@ def last_error(path: Path, attempt: int | None = None) -> str:
 
 
 def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
-    """Yield the error lines of a piece in the log's order."""
     line_start, texts = -1, _error_texts()
     for start, index, _, end in find_lines(data.lower(), texts):
         line = data[start:end]

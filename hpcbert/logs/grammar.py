@@ -209,8 +209,6 @@ class Record(LineKind):
         ignore: Texts that mark a line as not such a record.
         first: The number printed for the first iteration, 0 or 1.
         every: Iterations from one record to the next; 0: found from the log.
-        lines: How many lines the record may take.
-        time: Form of the `time` field.
         ranks: Who prints it: `one` rank, one per `node`, or one per `gpu`.
         repeated: What to do if an iteration is printed again inside the window: `refuse` the log,
             `count` it as one more executed step, or `ignore` it.
@@ -297,8 +295,6 @@ class Rule:
     """A named way to turn one log into one throughput.
 
     Attributes:
-        record: The records that it reads.
-        field: The field with the number.
         scope: What a printed rate covers.
         unit: What a printed rate counts: `samples`, `tokens`, or `GB/s`, which is not a throughput
             and becomes a reason, never a number in a table.
@@ -306,7 +302,6 @@ class Rule:
             Units and products of batch sizes are within its range.
         batch: What one counted step trains: the `global` batch, or the share of a node
             (`per-node`) or of a device (`per-gpu`) if steps are summed over those.
-        average: Over the window: `mean`, `median` or `harmonic`.
         trim: How many of the lowest and of the highest numbers a mean leaves out.
         rolling: Records over which the program averages a printed rate if its log does not state
             the fact `rate_window`; 0: a rate is of its own record alone.
@@ -318,7 +313,6 @@ class Rule:
         tolerance: Share by which another rule of the same log may differ; 0: the grammar's.
         side: On which side of the others the tolerance lets its number be: `above`, if it leaves
             some of the time out, `below`, if it includes more; on the other, the grammar's holds.
-        cross_check: Whether to compare it with the others at all.
     """
 
     name: str
@@ -455,11 +449,7 @@ class Skip(LineKind):
 
 @dataclass(frozen=True)
 class OtherProgram(LineKind):
-    """A line of another program with similar records, which the rules would misread.
-
-    Attributes:
-        program: Its name, for the reason.
-    """
+    """A line of another program with similar records, which the rules would misread."""
 
     program: Filled
 
@@ -471,7 +461,6 @@ class FailureWords:
     Attributes:
         kind: `device-oom`: memory of the device, which a smaller batch needs less of; `host-oom`:
             memory of the host.
-        contains: As for any line.
         match: The form of the line, in upper or lower case.
         source: Source of the words: a project's file at a commit, or an issue that shows them.
         exits: Exit statuses of the program that mean it, whatever its log has.

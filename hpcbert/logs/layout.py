@@ -152,7 +152,6 @@ class LeftOut(NamedTuple):
     """A file that was read but is in no table.
 
     Attributes:
-        reason: A clause.
         wanted: Whether it looks like a log, or was named, so that a number may be missing.
         other: The file with which the clause ends; empty if it is whole.
     """
@@ -175,10 +174,7 @@ class Discovery(NamedTuple):
     """The findings under some paths.
 
     Attributes:
-        campaigns: Directories that hold a manifest.
         logs: Logs outside of them, in natural order, and files that may be logs by their names.
-        warnings: Sentences about paths that could not be read.
-        left_out: All other files.
     """
 
     campaigns: tuple[Path, ...]
@@ -357,7 +353,6 @@ def experiment_folder(path: Path) -> Path:
 
 
 def _read_dlperf(path: Path) -> LogFile | None:
-    """Read a path in DLPerf's layout; None if its name is not in that form."""
     match = _NAME.fullmatch(path.name)
     return _add_fields(_describe_folders(path), match.groupdict()) if match else None
 
@@ -419,7 +414,6 @@ def _pattern_reader(pattern: str) -> Callable[[Path], LogFile | None]:
 
 
 def _compile_pattern(pattern: str) -> str:
-    """Translate a pattern with {fields} and * into a regular expression."""
     parts: list[str] = []
     used_names: set[str] = set()
     for name, star, literal in _TOKEN.findall(pattern):

@@ -40,13 +40,7 @@ class UnpackError(Exception):
 
 
 class _Format(NamedTuple):
-    """A form of compression.
-
-    Attributes:
-        name: Its common name.
-        magic: The first bytes of such files: one of these.
-        start: Begins to unpack one stream.
-    """
+    """A form of compression."""
 
     name: str
     magic: tuple[bytes, ...]
@@ -74,9 +68,6 @@ def is_plain(head: bytes) -> bool:
 
 def read_text(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
     """Yield the text of a file from its beginning, as UTF-8.
-
-    Args:
-        chunk: Bytes of a piece, at most.
 
     Raises:
         UnpackError: It is damaged, cut short or too large.
@@ -239,9 +230,6 @@ def cut_line(
     """Return a piece that `find_lines` found, with the lines that follow, and their number.
 
     The number is `lines` if the piece is whole, because the next record begins after it.
-
-    Args:
-        data: The searched bytes.
     """
     count = 1
     while count < lines and _is_break(data, end) and end + 1 < len(data):
@@ -369,7 +357,6 @@ def read_ends(path: Path) -> tuple[bytes, bytes]:
 
 
 def _unpack_ends(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
-    """Return both ends of a log that must be unpacked from its beginning, and its whole size."""
     head = tail = b""
     total = 0
     for data in read_text(descriptor, size, CHUNK):

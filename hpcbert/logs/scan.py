@@ -492,7 +492,6 @@ class _Scan:
         return tuple(assumed.values())
 
     def _reduce(self, setting: Setting) -> tuple[float | None, str, tuple[Reason, ...]]:
-        """Return the number, the setting that it lacks, and the reasons against it."""
         throughput, reach = None, setting.reach
         bare = Reason("rule", f"lines have no {self.rule.field}, which {self.rule.name} reads")
         # First: a log that is cut off is incomplete, whatever else its window lacks.
@@ -620,10 +619,8 @@ class Progress(NamedTuple):
     """The progress of a run by the last lines of its log; None if they don't say.
 
     Attributes:
-        iteration: Iterations completed.
         throughput: Samples per second over all GPUs, of the last record or two: to watch, not a
             result.
-        loss: As printed last.
         notes: Flags that its input sets so far, with the numbers behind them.
     """
 

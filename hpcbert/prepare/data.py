@@ -102,7 +102,6 @@ def _make_samples(folder: Path, request: SyntheticData) -> None:
 def _link_files(
     folder: Path, view: Path, dataset: Dataset, options: Mapping[str, OptionValue]
 ) -> None:
-    """Give the new files the names that the program needs."""
     from hpcbert.prepare.data_making import FOLDER, VOCABULARY  # imports numpy
 
     paths = sorted((folder / "made" / FOLDER).iterdir())
@@ -156,7 +155,6 @@ def _check_data(
     options: Mapping[str, OptionValue],
     context: Context,
 ) -> Part:
-    """Compare data with what the program reads, and record them."""
     path = find_data_path(site, recipe, options)
     try:
         files = _find_files(Path(path), dataset, options)
@@ -197,7 +195,6 @@ def _check_data(
 def _find_files(
     directory: Path, dataset: Dataset, options: Mapping[str, OptionValue]
 ) -> tuple[Path, ...]:
-    """Return the training files by name; refuse if a required one is missing."""
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory that this machine can see")
     pattern = dataset.files.format_map(options)

@@ -194,7 +194,6 @@ def sha256(path: Path) -> str:
 def _describe_plan(
     plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]
 ) -> dict[str, Any]:
-    """Return the settings for data.json; `words` is a vocabulary of `size`."""
     stream, digest = plan.stream, hashlib.sha256(words).hexdigest()
     return {
         "schema": SCHEMA,
@@ -273,8 +272,6 @@ class DataCheck:
     """The result of checking a directory of training data.
 
     Attributes:
-        samples: The number of samples in unchanged files.
-        mean_tokens: Tokens per sample, without padding.
         problems: A sentence each, with the file's name in front; empty if there are none.
     """
 
@@ -312,7 +309,6 @@ def check(directory: Path) -> DataCheck:
 
 
 def _find_unlisted(directory: Path, document: DataDocument) -> Iterator[str]:
-    """Yield files that programs would read although they are not in data.json."""
     listed_names = {entry.name for entry in document.files}
     for path in sorted((directory / FOLDER).glob("*")):
         name = f"{FOLDER}/{path.name}"
@@ -324,7 +320,6 @@ def _find_unlisted(directory: Path, document: DataDocument) -> Iterator[str]:
 
 
 def _compare_file(path: Path, entry: FileEntry) -> str:
-    """Return how a file differs from its entry; empty if it does not."""
     try:
         size = path.stat().st_size
         if size != entry.bytes:

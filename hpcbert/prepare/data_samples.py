@@ -340,7 +340,6 @@ def find_files(path: Path) -> tuple[Path, ...]:
 
 
 def _read_documents(paths: Sequence[Path]) -> Iterator[list[str]]:
-    """Yield the sentences of each document."""
     for path in paths:
         sentences: list[str] = []
         try:

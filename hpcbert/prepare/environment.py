@@ -92,9 +92,6 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
 def find_python(release: str, context: Context, env: Mapping[str, str]) -> tuple[str, str]:
     """Return the path and the version of an interpreter: the named one, or one found here.
 
-    Args:
-        release: Such as `3.9`.
-
     Raises:
         IncompleteError: There is none; the hint says how to name one.
     """
@@ -206,7 +203,6 @@ class _Installation:
         remove_directory(copy)
 
     def _checkout(self) -> Path:
-        """Return the root of the program's checkout."""
         source = self.site.settings(self.recipe.name).source
         path = source_record_path(self.site, self.recipe)
         root = Path(source) if source else record_directory(path)
@@ -220,7 +216,6 @@ class _Installation:
         return root
 
     def _list_packages(self) -> list[str]:
-        """Return the installed packages, `NAME==VERSION` each."""
         python = str(interpreter_path(self.directory))
         packages = json.loads(self._run(python, "-m", "pip", "list", "--format=json"))
         return sorted(f"{package['name']}=={package['version']}" for package in packages)
@@ -228,7 +223,6 @@ class _Installation:
     def _run(
         self, *argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Run a command and return its output."""
         outcome = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PIP_TIMEOUT)
         if outcome.ok:
             return outcome.stdout

@@ -137,12 +137,7 @@ class IgnoreUnknown:
 
 @dataclass(frozen=True)
 class EncodedAs:
-    """Gives the written form of a value, and how to read it.
-
-    Attributes:
-        kind: The annotation of what a document has.
-        read: Returns the value or raises `Invalid`.
-    """
+    """Gives the written form of a value, and how to read it."""
 
     kind: Any
     read: Callable[[Any], Any]
@@ -181,7 +176,6 @@ def _take_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _read(hint: Any, value: Any) -> Any:
-    """Return a plain value as its annotation has it."""
     origin, kinds = _take_apart(hint)
     if origin is Annotated:
         return _read_annotated(kinds[0], kinds[1:], value)

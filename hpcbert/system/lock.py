@@ -36,7 +36,6 @@ class Holder(NamedTuple):
     """The holder of a lock.
 
     Attributes:
-        pid: Process id in its namespace.
         born: When the process was started, clock ticks since boot.
         boot: Boot id of the kernel; empty: not recorded.
         namespace: Inode of the PID namespace.

@@ -134,7 +134,6 @@ def _read_text(path: Path) -> str:
 
 
 def _find_file_system(directory: str, mounts: Sequence[tuple[str, str]]) -> str:
-    """Return the file system of a place."""
     real_path = f"{os.path.realpath(directory)}/"
     systems = (system for top, system in mounts if real_path.startswith(f"{top.rstrip('/')}/"))
     return next(systems, "")

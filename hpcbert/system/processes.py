@@ -171,7 +171,6 @@ def end_processes(
     never gets the signal.
 
     Args:
-        processes: The processes; those that have already ended are skipped.
         timeout: How long to wait for all of them together, in seconds.
     """
     deadline, handles = time.monotonic() + timeout, []

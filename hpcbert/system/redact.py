@@ -156,7 +156,6 @@ def _mask_named(match: re.Match[str]) -> str:
 
 
 def _mask_assigned(text: str, *, is_program: bool) -> str:
-    """Mask the value of a name that may hold a secret."""
     pieces: list[str] = []
     position = 0
     for match in _SIGN.finditer(text):

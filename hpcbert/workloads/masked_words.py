@@ -55,7 +55,6 @@ def load_samples(options: Any, usual: int, vocabulary: int, count: int) -> Repea
     Args:
         options: With data, sequence_length, predictions and seed.
         usual: Masked tokens of a synthetic sample if predictions is 0.
-        vocabulary: Tokens that the model distinguishes.
     """
     length, predictions = options.sequence_length, options.predictions
     if not options.data:
