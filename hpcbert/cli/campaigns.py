@@ -132,9 +132,6 @@ def format_places(campaigns: Sequence[tuple[Path, Campaign]]) -> str:
     return " ".join(shlex.quote(str(path)) for path in paths)
 
 
-def format_next_step(campaign: Campaign, place: Path) -> str:
-    """Return a line with the command to type when a campaign is over."""
-    where = shlex.quote(str(place))
-    if campaign.rehearse:
-        return f"rehearsed; output of the ranks:  hpcbert logs {where}"
-    return f"then: hpcbert collect {where}"
+def format_rehearsed(place: Path) -> str:
+    """Return a line with the command to type when a rehearsal is over."""
+    return f"rehearsed; output of the ranks:  hpcbert logs {shlex.quote(str(place))}"

@@ -103,10 +103,8 @@ def _find_image(name: str, cached_images: Sequence[cache.Cached]) -> cache.Cache
     ]
     if len(matches) == 1:
         return matches[0]
-    problem = f"{name!r} could be {len(matches)} images." if matches else ""
-    raise UsageError(
-        problem or f"Image {name!r} does not exist.", hint="`hpcbert images list` shows the names."
-    )
+    message = f"{name!r} is the name of {len(matches)} images."
+    raise UsageError(message, hint="`hpcbert images list` shows the names.")
 
 
 def _read_uses(site_config: Site) -> tuple[dict[str, list[str]], tuple[str, ...]]:

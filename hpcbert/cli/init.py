@@ -103,18 +103,18 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = proposal.values if proposal else local_values(options)
     write_text(output, render_site(default_site().read_text(encoding="utf-8"), values))
-    kind = f"the Slurm cluster {proposal.name}" if proposal else "this machine"
-    site_warnings = _warn_other_site(output)
-    site_flag = f" --site {shlex.quote(str(output))}" if site_warnings else ""
-    lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor{site_flag}"]
-    lines += [describe_choices(proposal.choices)] if proposal else []
+    warnings = _warn_other_site(output)
+    site_flag = f" --site {shlex.quote(str(output))}" if warnings else ""
+    text, kind = f"Read it, then: hpcbert doctor{site_flag}", "this machine"
+    if proposal:
+        text += f"\n{describe_choices(proposal.choices)}"
+        kind, warnings = f"the Slurm cluster {proposal.name}", [*proposal.warnings, *warnings]
     data = {
         "file": str(output),
         "detected": {key: value for key, value in values.items() if value is not None},
         "choices": proposal.choices if proposal else [],
     }
-    warnings = (*(proposal.warnings if proposal else ()), *site_warnings)
-    return Result(data, "\n".join(lines), warnings=warnings)
+    return Result(data, f"{output}: for {kind}. {text}", warnings=tuple(warnings))
 
 
 def _ask_user(question: Question) -> str:

@@ -16,7 +16,7 @@ from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import format_next_step, format_places, open_campaigns
+from hpcbert.cli.campaigns import format_places, format_rehearsed, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT, flag_option
 from hpcbert.cli.output import Result, print_text, run_command
 from hpcbert.cli.progress import (
@@ -94,8 +94,7 @@ def _run_monitor(
     tracked_campaigns: Sequence[TrackedCampaign] = unfinished
     shown_paths: Mapping[Path, Path] = {}
     if not unfinished:
-        opened_campaigns = open_campaigns(campaigns, directory)
-        shown_paths = {opened.directory: opened.shown for opened in opened_campaigns}
+        shown_paths = dict(open_campaigns(campaigns, directory))
         tracked_campaigns = tuple(map(flow.open_campaign, shown_paths))
     # Nothing in an archive changes any more.
     once = once or any(path != shown for path, shown in shown_paths.items())
@@ -122,9 +121,10 @@ def _run_monitor(
     except KeyboardInterrupt:
         hint = format_cancel_hint(tracked_campaigns)
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
-    paths = [tracked.directory for tracked in tracked_campaigns]
-    shown_paths = {path: shown_paths.get(path, path) for path in paths}
-    result = _make_result(view, tracked_campaigns, shown_paths, display, exit_status=exit_status)
+    places = [
+        (entry, shown_paths.get(entry.directory, entry.directory)) for entry in tracked_campaigns
+    ]
+    result = _make_result(view, places, display, exit_status=exit_status)
     warnings = store.describe_left_out("the campaigns that are not over", skipped)
     return replace(result, warnings=(*result.warnings, *warnings))
 
@@ -191,8 +191,7 @@ def _choose_interval(
 @shows_progress
 def _make_result(
     view: View,
-    tracked_campaigns: Sequence[TrackedCampaign],
-    shown_paths: Mapping[Path, Path],
+    places: Sequence[tuple[TrackedCampaign, Path]],
     display: Display,
     *,
     exit_status: bool,
@@ -209,31 +208,25 @@ def _make_result(
     }
     campaigns: list[dict[str, Any]] = []
     lines = [format_counts(view.states.values())]
-    for tracked_campaign in tracked_campaigns:
-        name, directory = tracked_campaign.campaign.id, tracked_campaign.directory
-        prefix = f"{name} {tracked_campaign.campaign.variant}".rstrip() + ": "
-        prefix = prefix if len(tracked_campaigns) > 1 else ""
-        sentences = preflight.describe_preflight(tracked_campaign, over=directory not in alive)
-        place = str(shown_paths[directory])
-        campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
-        lines += [f"{prefix}{text}" for text in sentences]
+    for tracked, place in places:
+        name, over = tracked.campaign.id, tracked.directory not in alive
+        sentences = preflight.describe_preflight(tracked, over=over)
+        campaigns.append({"campaign": name, "directory": str(place), "preflight": sentences})
         if not display.as_json:
-            numbers = list_numbers(tracked_campaign, view.states, display.unit)
-            lines += [f"{prefix}{text}" for text in numbers]
+            sentences += tuple(list_numbers(tracked, view.states, display.unit))
+        prefix = f"{name} {tracked.campaign.variant}".rstrip() + ": " if len(places) > 1 else ""
+        lines += [f"{prefix}{text}" for text in sentences]
     lines += list_causes(view)
     if not open_count:
-        places = [
-            (shown_paths[tracked.directory], tracked.campaign) for tracked in tracked_campaigns
-        ]
-        rehearsals = [(path, campaign) for path, campaign in places if campaign.rehearse]
-        lines += [format_next_step(campaign, path) for path, campaign in rehearsals]
-        if measured := [place for place in places if place not in rehearsals]:
+        pairs = [(path, tracked.campaign) for tracked, path in places]
+        lines += [format_rehearsed(path) for path, campaign in pairs if campaign.rehearse]
+        if measured := [pair for pair in pairs if not pair[1].rehearse]:
             lines.append(f"then: hpcbert collect {format_places(measured)}")
     data = {
         "campaigns": campaigns,
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(state.kind.alive for state in view.states.values()),
     }
-    cautions = [text for path in shown_paths.values() for text in store.warn_about_writers(path)]
+    cautions = [text for _, path in places for text in store.warn_about_writers(path)]
     garbage = [f"hpcbert cannot read this line of Slurm's answer: {row}" for row in view.garbage]
     return Result(data, "\n".join(lines), tuple(errors), (*cautions, *garbage))

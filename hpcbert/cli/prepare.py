@@ -42,16 +42,7 @@ from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
 _ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
-_SITE_OPTIONS = (
-    "runtime",
-    "partition",
-    "account",
-    "qos",
-    "time_limit",
-    "image",
-    "data",
-    "repository",
-)
+_SITE_OPTIONS = "runtime partition account qos time_limit image data repository"
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
 
@@ -97,7 +88,7 @@ def prepare(
       hpcbert prepare --fw oneflow --fw paddle --dry-run
       hpcbert prepare --fw deepspeed --on-node --partition gpu
     """
-    site_values: dict[str, Any] = {name: values[name] for name in _SITE_OPTIONS}
+    site_values: dict[str, Any] = {name: values[name] for name in _SITE_OPTIONS.split()}
     site_config = site.load(values["site_file"], Options(fw=frameworks[0], **site_values))
     flags = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
     if flags and len(frameworks) != 1:

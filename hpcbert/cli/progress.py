@@ -19,7 +19,7 @@ from hpcbert import model
 from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.campaigns import format_next_step
+from hpcbert.cli.campaigns import format_rehearsed
 from hpcbert.cli.output import VERSION, Result, dump_json, pick, print_text, replace_controls
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
@@ -225,7 +225,7 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
             campaign_paths.append(directory)
             continue
         total, failed = total + len(view.repeats), failed + view.failed
-        lines.append(format_next_step(campaign, directory))
+        lines.append(format_rehearsed(directory))
         rows.append({"campaign": campaign.id, "directory": str(directory)})
         if view.failed:
             message = f"{view.failed} of {len(view.repeats)} repeats did not go through."
