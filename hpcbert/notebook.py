@@ -38,10 +38,6 @@ class LoadedResult:
     """Results of campaigns, archives, logs or saved results, as data frames.
 
     Each frame's `attrs` name the version, the time, the command and the sources.
-
-    Attributes:
-        results: The tables behind the frames.
-        made: The version, the time and the command.
     """
 
     results: ResultSet

@@ -155,7 +155,6 @@ def accept(
 
 
 def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
-    """Submit, wait, and judge the results."""
     from hpcbert.cli import request, submit_run
 
     runs = announce_runs(order.options.runs, order.options.site_file)
@@ -284,7 +283,6 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
 
 
 def _list_verdicts(acceptance: Acceptance) -> list[dict[str, Any]]:
-    """Return each point's nodes, as docs/reference/json.md describes them."""
     medians = {
         pair.new.name: pair.base.row.median
         for comparison in acceptance.comparisons

@@ -109,7 +109,6 @@ def _refuse_beside(name: str, form: str, unit: Unit) -> None:
 
 
 def _choose_form(form: str | None, output: str) -> str:
-    """Return the format of the table: as typed, else by the file's name, else text."""
     chosen_form = form or format_of_suffix(Path(output).suffix) or "text"
     if FORMATS[chosen_form].pack and not output:
         hint = "Name a file for it: --output FILE."
@@ -118,7 +117,6 @@ def _choose_form(form: str | None, output: str) -> str:
 
 
 def _show_explanations(explanations: Sequence[LogExplanation]) -> Result:
-    """Return how each log is read; incomplete if one has no number."""
     unread = [
         explanation
         for explanation in explanations

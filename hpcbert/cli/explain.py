@@ -114,7 +114,6 @@ def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[
 
 
 def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
-    """Read numbers of nodes by commas, `16,64`; each once."""
     words = [word.strip() for word in value.split(",")]
     counts = [int(word) if word.isdecimal() else 0 for word in words]
     if not all(1 <= count <= _MAX_NODES for count in counts):
@@ -179,7 +178,6 @@ def _format_title(group: Group, separator: str = " ") -> str:
 
 
 def _forecast_data(table: SpeedupTable, nodes: Sequence[int], unit: Unit) -> dict[str, Any]:
-    """Return a table's model and what it predicts, as docs/reference/json.md describes them."""
     curve, factor = fit_curve(table), table_factor(table, unit)
     residuals = dict(curve.residuals)
     predictions = [dict(vars(curve.predict(count))) for count in nodes]

@@ -152,7 +152,6 @@ def _list_points(context: click.Context) -> Iterable[str]:
 
 
 def _read_recipe(context: click.Context) -> Mapping[str, Any]:
-    """Return the recipe of a command line: that of a framework or of a campaign."""
     framework = context.params.get("fw") or context.params.get("frameworks") or ""
     names = (framework if isinstance(framework, str) else ",".join(framework)).split(",")
     submits = any(param.name == "repeats_in" for param in context.command.params)

@@ -108,7 +108,6 @@ def _find_image(name: str, cached_images: Sequence[cache.Cached]) -> cache.Cache
 
 
 def _read_uses(site_config: Site) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Return the campaigns that used each image, and a warning about those of another schema."""
     uses: dict[str, list[str]] = {}
     campaigns, skipped = store.read_manifests(store.find_all_campaigns(Path(site_config.runs)))
     for campaign in campaigns.values():

@@ -118,7 +118,6 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options:
 
 
 def _ask_user(question: Question) -> str:
-    """Ask the user to choose one of several; a number or the name answers."""
     names = list(question.options)
     title = question.name if names else f"{question.name} ({question.flag})"
     if names:
@@ -139,7 +138,6 @@ def _ask_user(question: Question) -> str:
 
 
 def _warn_other_site(output: Path) -> list[str]:
-    """Return a warning if hpcbert finds another site than the file just written."""
     try:
         path, source = find_site("", env=os.environ, cwd=Path.cwd())
     except ConfigError as error:

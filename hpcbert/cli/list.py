@@ -262,7 +262,6 @@ def _format_facts(summary: Overview, manifest: Campaign, data: Mapping[str, Any]
 
 
 def _format_points(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the table of points, and below it what became of repeats without a number."""
     rows = [("point", "job", "repeats", "valid", "median samples/s", "")]
     for point in data["points"]:
         valid = "-" if point["valid"] is None else point["valid"]

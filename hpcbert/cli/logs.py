@@ -109,7 +109,6 @@ def logs(*, path_only: bool, follow_it: bool, tail: int | None, **values: Any) -
 def _select_repeats(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> list[tuple[OpenedCampaign, list[Repeat]]]:
-    """Return the repeats that the user selects, at least one, by their campaigns."""
     selected_repeats: list[tuple[OpenedCampaign, list[Repeat]]] = []
     campaigns: list[Campaign] = []
     for opened_campaign in open_named((campaign,) if campaign else (), find_runs(runs, site_file)):
@@ -235,7 +234,6 @@ def _follow_log(tail: int | None, **values: Any) -> Result:
 
 
 def _read_failure(log: Log) -> Failure | None:
-    """Return the cause of an attempt's failure; None if its job recorded no failed end."""
     end = log.repeat.record.attempt(log.attempt).end_state
     if end is None or end.kind is not Kind.FAILED:
         return None

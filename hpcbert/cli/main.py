@@ -83,9 +83,6 @@ def read_tables(env: Mapping[str, str]) -> dict[str, Any]:
 def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> dict[str, Any]:
     """Return click's `default_map` of a command from its table; groups have tables of their own.
 
-    Args:
-        words: The names that lead to it: `lab`, `up`.
-
     Raises:
         ConfigError: A key does not name an option, or its value does not fit.
     """

@@ -163,7 +163,6 @@ def _show_screen(
 
 
 def _name_campaign(tracked_campaign: TrackedCampaign) -> str:
-    """Return what sets a campaign apart from others: its id, name, framework and options."""
     campaign = tracked_campaign.campaign
     parts = campaign.id, campaign.name, f"{campaign.framework} {campaign.variant}".rstrip()
     return "  ".join(filter(None, parts))

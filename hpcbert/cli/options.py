@@ -66,9 +66,6 @@ def refuse_typed(options: Iterable[str], context: str) -> None:
 
     Args:
         context: The end of the sentence: `with --like`, `without --wait`.
-
-    Raises:
-        UsageError: One of them was typed.
     """
     names = [name for name in options if is_typed(name)]
     if names:
@@ -137,11 +134,7 @@ class _OpenChoice(click.Choice[str]):
 
 
 def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body], Body]:  # noqa: A002
-    """Return click's option for a field of `Options`.
-
-    Args:
-        arguments: Further arguments of `click.option`.
-    """
+    """Return click's option for a field of `Options`."""
     option = declared_options()[name]
     field = next(field for field in fields(Options) if field.name == name)
     kind, *type_marks = get_args(type_hints(Options)[name])

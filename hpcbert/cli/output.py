@@ -64,7 +64,6 @@ class Result:
             of these.
         text: For stdout, without the last newline.
         errors: What went wrong, even if there is a result all the same.
-        warnings: Sentences for stderr.
         exact: Whether the text must arrive byte by byte, as a script or document.
     """
 
@@ -183,11 +182,7 @@ def print_result(command: str, result: Result, *, as_json: bool) -> None:
 
 
 def confirm(question: str, verb: str) -> bool:
-    """Ask on stderr whether to do what VERB names.
-
-    Raises:
-        UsageError: There is no terminal to ask on.
-    """
+    """Ask on stderr whether to do what VERB names; refuse without a terminal."""
     if not sys.stdin.isatty():
         hint = f"Give --yes to {verb} without asking."
         raise UsageError(f"{question} There is no terminal to ask on.", hint=hint)

@@ -231,7 +231,6 @@ def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
 
 
 def _format_notes(outlook: Outlook, unit: str, sums: Mapping[str, Any]) -> str:
-    """Return the meaning of the columns, and what a site may count besides."""
     lines = [_LEGEND]
     if any(point.least < point.cost.repeats for point in outlook.points):
         least = f"at least {format_hours(sums['least_device_hours'])} {unit}"

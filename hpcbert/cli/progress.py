@@ -85,8 +85,6 @@ class Display:
 
     Attributes:
         err: Whether to use stderr, and to print the numbers of each point that has ended.
-        as_json: Whether to print JSON, one object per line.
-        unit: What rates count.
     """
 
     err: bool = False
@@ -177,7 +175,7 @@ def list_numbers(
     """Return a line with the median and the efficiency of each finished point.
 
     Args:
-        unit: What rates count; a point without a rate in it has no line.
+        unit: A point without a rate in it has no line.
         points: The points; empty for all.
     """
     rows = dict(read_rates(tracked_campaign, states).rows)
@@ -195,11 +193,7 @@ def list_numbers(
 
 
 def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
-    """Show a campaign's progress on stderr, retries included, until it is over.
-
-    Returns:
-        The last states.
-    """
+    """Show a campaign's progress on stderr, retries included, until it is over."""
     tracked_campaigns = (flow.open_campaign(directory),)
     try:
         display = Display(err=True)
@@ -366,7 +360,6 @@ def format_change(change: Change) -> str:
 
 
 def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
-    """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
     detail = read_details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
     failure, flags = find_failure(repeat, state), find_flags(repeat, state)

@@ -157,7 +157,6 @@ def read_requests(
 
 
 def _refuse_unused_options(options: Options) -> None:
-    """Refuse options that others make ineffective, or that Slurm must not get."""
     if options.shapes:
         refuse_typed(("scaling",), "with --shapes, which can include it")
         if SCALING not in split_list(options.shapes):
@@ -173,7 +172,6 @@ def _refuse_unused_options(options: Options) -> None:
 
 
 def _open_past(name: str, options: Options) -> tuple[Lock, ...]:
-    """Return the locks of the campaigns, archive or lock file that --like names."""
     refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
     if name.endswith(".toml"):
         return (load_lock(Path(name)),)
@@ -187,11 +185,7 @@ def _open_past(name: str, options: Options) -> tuple[Lock, ...]:
 
 
 def _complete_options(options: Options, file: CampaignFile) -> Options:
-    """Return the options, completed with the file's settings of how to run; typed options win.
-
-    Raises:
-        UsageError: An option also says what to measure.
-    """
+    """Return the options, completed with the file's settings of how to run; typed options win."""
     refuse_typed(_MEASURE_OPTIONS, f"with {Path(file.where).name}, which says what to measure")
     values = {
         name: value
@@ -309,7 +303,6 @@ def _make_submit_options(
 
 
 def _take_past_options(options: Options, past: Lock) -> Options:
-    """Return the options with the shape, concurrency and kind of job of a past campaign."""
     shape = past.largest.shape
     # Paths of another machine may be missing: then the site's are used, and the difference is said.
     chosen: dict[str, Any] = {
@@ -331,7 +324,6 @@ def _take_past_options(options: Options, past: Lock) -> Options:
 
 
 def _refuse_unused_paths(recipe: Recipe, site_config: Site) -> None:
-    """Refuse options that the framework or the runtime has no use for."""
     if recipe.dataset is None and "data" not in recipe.needs:
         refuse_typed(("data",), f"with {recipe.name}, which reads none")
     if "source" not in recipe.needs and not recipe.source.repository:
@@ -353,12 +345,7 @@ def find_submitter() -> Submitter:
 
 
 class SubmitPlan(NamedTuple):
-    """Campaigns of one command line, to run one after the other.
-
-    Attributes:
-        options: The typed options, completed from a campaign.toml.
-        warnings: Warnings about them.
-    """
+    """Campaigns of one command line, to run one after the other; options as completed."""
 
     options: Options
     site: Site

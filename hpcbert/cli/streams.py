@@ -42,7 +42,6 @@ class Stream(io.TextIOWrapper):
     """A standard stream for text; its bytes go through the `buffer` of the stream that it replaces.
 
     Args:
-        stream: The stream to replace; it must stay open.
         quiet: Whether text that can't be written is dropped.
 
     Attributes:
@@ -158,12 +157,7 @@ _CLEAR = "\r\x1b[2K"
 
 @dataclass
 class ProgressBar:
-    """The line; work inside other work is part of that and is not shown.
-
-    Attributes:
-        stream: The terminal.
-        clock: Returns seconds.
-    """
+    """The line; work inside other work is part of that and is not shown."""
 
     stream: TextIO
     clock: Callable[[], float] = time.monotonic
@@ -196,11 +190,7 @@ class ProgressBar:
 
 
 def format_progress(activity: str, count: int, total: int, elapsed: float) -> str:
-    """Return `reading logs 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
-
-    Args:
-        elapsed: Seconds since the beginning.
-    """
+    """Return `reading logs 1,200/5,000, 480/s, 8 s left`; before the first item, the time."""
     place = f"{activity} {count:,}/{total:,}"
     if not count:
         return f"{place}, {elapsed:.0f} s"

@@ -31,11 +31,7 @@ _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
 
 def resume(name: str, options: Options, *, retries: int | None) -> Result:
-    """Resume an interrupted submission.
-
-    Raises:
-        UsageError: The campaign does not exist.
-    """
+    """Resume an interrupted submission."""
     site_config = site.load(options.site_file)
     directories = store.resolve_submission(name, Path(options.runs or site_config.runs))
     return submit_campaigns(directories, site_config, retries=retries)
@@ -89,7 +85,7 @@ def submit_campaigns(
 
     Args:
         drafts: Their contents; none if they exist already.
-        retries: Number of retries while watching; None: don't watch.
+        retries: As for `submit_new`.
     """
     waiting = None if retries is None else Display(err=True).waiting
     submitted: list[tuple[Path, Campaign]] = []
@@ -212,7 +208,6 @@ def _make_result(
 
 
 def _format_doubt(campaign: Campaign, array: Array) -> str:
-    """Return a warning that the controller does not confirm the job id of an array."""
     shown = "Slurm does not show that job yet"
     if array.is_doubtful:
         actual = {setting: value for setting, _, value in array.changed}

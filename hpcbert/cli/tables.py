@@ -50,7 +50,6 @@ _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
 
 def _read_last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Read a number of iterations, or `end` for the last iteration of the run."""
     if value is None or value == "end":
         return END if value else None
     if not _COUNT.fullmatch(value):
@@ -59,7 +58,6 @@ def _read_last_iteration(_: click.Context, __: click.Parameter, value: str | Non
 
 
 def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Read a precision in any of its spellings; click's callback."""
     if value is None or parse_precision(value) in PRECISIONS:
         return value and parse_precision(value)
     raise click.BadParameter(f"{value!r} is not one of {', '.join(PRECISIONS)}.")
@@ -171,12 +169,7 @@ def collect_tables(
     unit: Unit = "samples",
     junit: str = "",
 ) -> Result:
-    """Collect campaigns and logs.
-
-    Args:
-        form: A name in `FORMATS`.
-        output: File to write the table to; empty for stdout.
-    """
+    """Collect campaigns and logs; write the table to a file, or return it."""
     collection = collect(paths, request, (places or find_places()).recipes)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
@@ -224,7 +217,6 @@ def collect_tables(
 def _compare_published(
     tables: Sequence[SpeedupTable], name: str, form: str, width: int
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return published numbers next to those of tables, as text and as data."""
     points = record.find_neighbours(tables, name)
     text = record.neighbour_view(points, name).render(form, width)
     if not points:
@@ -251,11 +243,7 @@ def list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
 
 
 def refuse_unit(form: str, unit: Unit) -> None:
-    """Refuse a unit that a format has no place for.
-
-    Raises:
-        UsageError: The unit is not samples, and the format is always in samples per second.
-    """
+    """Refuse a unit other than samples for a format that is always in samples per second."""
     if unit != "samples" and FORMATS[form].units == "none":
         raise UsageError(
             f"--unit {unit} has no effect with --format {form}, which is in samples/s.",
