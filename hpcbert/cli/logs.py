@@ -16,16 +16,11 @@ from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE, count_option, flag_option, text_option
 from hpcbert.cli.output import Result, print_text, replace_controls, returns_result
-from hpcbert.commands.monitor import (
-    Log,
-    find_newest_log,
-    follow_log,
-    open_campaign,
-    read_grammar,
-)
+from hpcbert.cli.progress import read_failure
+from hpcbert.commands.monitor import Log, find_newest_log, follow_log, open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.logs.failures import Failure, explain_failure
+from hpcbert.logs.failures import Failure
 from hpcbert.logs.lines import NotALogError, open_log
 from hpcbert.model import Campaign
 from hpcbert.slurm.states import Kind, RepeatState
@@ -237,11 +232,7 @@ def _read_failure(log: Log) -> Failure | None:
     end = log.repeat.record.attempt(log.attempt).end_state
     if end is None or end.kind is not Kind.FAILED:
         return None
-    log_grammar = read_grammar(log.repeat.watched.directory)
-    if log_grammar is None:
-        return None
-    outputs = log.repeat.own_outputs(log.attempt)
-    return explain_failure(log.path, log_grammar, log.repeat.array.point.device, outputs)
+    return read_failure(log.repeat, log.path, log.attempt)
 
 
 def _warn_failure(log: Log) -> tuple[str, ...]:

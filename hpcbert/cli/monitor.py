@@ -17,7 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import format_places, format_rehearsed, open_campaigns
-from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT, flag_option
+from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT, flag_option, make_reader
 from hpcbert.cli.output import Result, print_text, run_command
 from hpcbert.cli.progress import (
     Display,
@@ -35,16 +35,19 @@ from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError, format_count
 from hpcbert.model import Unit
+from hpcbert.system.decode import Range
 from hpcbert.system.runner import run
-
-# Limits of the interval, seconds.
-_MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 
 
 @click.command()
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @flag_option("--once", "Report the state of every repeat once, and leave.")
-@click.option("--interval", type=float, help="Seconds between queries; not below the site's.")
+@click.option(
+    "--interval",
+    type=float,
+    callback=make_reader(Range(0.1, 86_400)),
+    help="Seconds between queries; not below the site's.",
+)
 @MAX_RETRIES
 @UNIT
 @flag_option("--exit-status", "Exit with 4 if a repeat failed.")
@@ -171,11 +174,6 @@ def _name_campaign(tracked_campaign: TrackedCampaign) -> str:
 def _choose_interval(
     period: float | None, floor: float, tracked_campaigns: Sequence[TrackedCampaign]
 ) -> float:
-    if period is not None and not _MIN_INTERVAL <= period <= _MAX_INTERVAL:
-        raise UsageError(
-            f"An interval is {_MIN_INTERVAL:g} to {_MAX_INTERVAL:g} seconds, not {period:g}.",
-            where="--interval",
-        )
     schedulers = {tracked.campaign.scheduler for tracked in tracked_campaigns}
     is_shared = not all(find_traits(name).runs_locally for name in schedulers)
     if period is not None and period < floor and is_shared:

@@ -273,6 +273,12 @@ def _read_failure(
     return explain_failure(log, log_grammar, device, outputs) if log_grammar else None
 
 
+def read_failure(repeat: Repeat, log: Path, attempt: int) -> Failure | None:
+    """Return the cause of an attempt's failure from its log, which is read only once."""
+    device = repeat.array.point.device
+    return _read_failure(repeat.watched.directory, log, device, repeat.own_outputs(attempt))
+
+
 def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     """Return the cause of a repeat's failure, from its log, which is read only once.
 
@@ -280,8 +286,7 @@ def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     """
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
-    log, device = flow.log_path(repeat, state), repeat.array.point.device
-    return _read_failure(repeat.watched.directory, log, device, repeat.own_outputs(state.attempt))
+    return read_failure(repeat, flow.log_path(repeat, state), state.attempt)
 
 
 def find_flags(repeat: Repeat, state: RepeatState) -> tuple[Note, ...]:
