@@ -620,7 +620,8 @@ _MAX_TEXT = 160
 _FactKey = tuple[str, FactValue, bool]
 
 
-class StatedFact(NamedTuple):
+@dataclass(frozen=True)
+class StatedFact:
     """A fact and the first line that states it.
 
     Attributes:
@@ -637,7 +638,8 @@ class StatedFact(NamedTuple):
     is_assumed: bool
 
 
-class RuleOutcome(NamedTuple):
+@dataclass(frozen=True)
+class RuleOutcome:
     """What a rule makes of a log.
 
     Attributes:
@@ -653,7 +655,8 @@ class RuleOutcome(NamedTuple):
     is_chosen: bool
 
 
-class LogExplanation(NamedTuple):
+@dataclass(frozen=True)
+class LogExplanation:
     """How a log is read.
 
     Attributes:

@@ -123,17 +123,9 @@ def _show_explanations(explanations: Sequence[LogExplanation]) -> Result:
         if not any(outcome.throughput for outcome in explanation.outcomes)
     ]
     message = f"{len(unread)} of {len(explanations)} logs: no rule gives a number."
-    data = [
-        {
-            **explanation._asdict(),
-            "facts": [fact._asdict() for fact in explanation.facts],
-            "outcomes": [outcome._asdict() for outcome in explanation.outcomes],
-        }
-        for explanation in explanations
-    ]
     parts = ["\n".join(_format_explanation(explanation)) for explanation in explanations]
     errors = (IncompleteError(message),) if unread else ()
-    return Result({"logs": data}, "\n\n".join(parts), errors)
+    return Result({"logs": list(explanations)}, "\n\n".join(parts), errors)
 
 
 def _format_explanation(explanation: LogExplanation) -> Iterator[str]:

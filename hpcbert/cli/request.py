@@ -20,6 +20,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import find_runs, open_campaigns
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
+from hpcbert.cli.output import pick
 from hpcbert.commands.checks import find_submission_obstacles
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
 from hpcbert.config.campaignfile import CampaignFile, Selection
@@ -241,12 +242,9 @@ def _make_request(options: Options) -> Request:
         device=parse_device(options.device),
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
-        xla=options.xla,
         repeats=int(repeats),
         precision_of_median=precision_of_median,
-        iters=options.iters,
-        skip=options.skip,
-        window_seconds=options.window_seconds,
+        **pick(options, "xla iters skip window_seconds"),
     )
 
 
@@ -287,11 +285,10 @@ def _make_submit_options(
         folders=folders,
         named=tuple(map(Path, options.templates)),
         concurrent=1 if in_one_job else options.concurrent_repeats,
-        concurrent_points=options.concurrent_points,
         together=in_one_job,
         rehearse=rehearse,
         dry=dry,
-        preflight=options.preflight,
+        **pick(options, "concurrent_points preflight"),
         stop_on_failure=has_order and stops,
         file=Path(file.where) if file else None,
         chosen={
@@ -315,10 +312,8 @@ def _take_past_options(options: Options, past: Lock) -> Options:
     return replace(
         options,
         **chosen,
-        nodes=shape.nodes,
-        gpus_per_node=shape.gpus_per_node,
-        concurrent_repeats=past.concurrent_repeats,
-        concurrent_points=past.concurrent_points,
+        **pick(shape, "nodes gpus_per_node"),
+        **pick(past, "concurrent_repeats concurrent_points"),
         repeats_in="one-job" if past.together else "array",
     )
 
