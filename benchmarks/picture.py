@@ -59,7 +59,7 @@ def picture(shown: ResultSet | None = None, size: str = figures.DEFAULT_SIZE) ->
     """Return a report's first figure as SVG: of the tutorial's table, or of others."""
     given = ReportInput("", Provenance("", "", ""), shown or ResultSet((table(),)))
     (first, *_) = compose_report(given, Words("en")).pictures
-    return figures.draw(first, size=size, all_formats=False).svg
+    return figures.draw(first, size=size, formats=["svg"])["svg"].decode()
 
 
 if __name__ == "__main__":

@@ -141,10 +141,7 @@ def _render_files(
     page = formats.render_page(report, drawings, Words(language, inputs.unit))
     yield "index.html", page.encode(errors=_ESCAPE)
     for name, drawing in drawings.items():
-        yield f"figures/{name}.svg", drawing.svg.encode(errors=_ESCAPE)
-        if drawing.png and drawing.pdf:
-            yield f"figures/{name}.png", drawing.png
-            yield f"figures/{name}.pdf", drawing.pdf
+        yield from ((f"figures/{name}.{form}", content) for form, content in drawing.items())
     for grid in track(report.grids, "writing tables"):
         yield f"tables/{grid.name}.csv", formats.render_csv(grid).encode(errors=_ESCAPE)
         tex = formats.render_latex(grid, han=language == "zh")

@@ -1,8 +1,7 @@
 """The figures of a report as data, and drawn by matplotlib.
 
 Every figure shows the same in colour and in form: lines differ by colour, marker and dash, so that
-they can be distinguished without colours, and on paper. The same numbers always give the same
-bytes.
+they can be distinguished without colours, and on paper.
 """
 
 from __future__ import annotations
@@ -329,24 +328,29 @@ def _step_picture(trace: StepTrace, words: Words, number: int) -> Picture:
 # --- drawing -------------------------------------------------------------------------------------
 
 
-class Drawing(NamedTuple):
-    """A figure in three formats; png and pdf are None if this machine lacks a font for them."""
+# What each format would state of its making: the same numbers always give the same bytes.
+_METADATA = {
+    "svg": ("Date", "Creator"),
+    "png": ("Software",),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
 
-    svg: str
-    png: bytes | None
-    pdf: bytes | None
 
-
-def draw(picture: Picture, *, size: str = DEFAULT_SIZE, all_formats: bool = True) -> Drawing:
-    """Draw a figure."""
+def draw(
+    picture: Picture, *, size: str = DEFAULT_SIZE, formats: Iterable[str] = _METADATA
+) -> dict[str, bytes]:
+    """Draw a figure in some formats; only as SVG if this machine lacks a font for its text."""
+    drawing = {}
     with _style(SIZES[size]):
         figure = _draw_figure(picture, SIZES[size])
-        svg = _save_figure(figure, "svg", Date=None, Creator=None).decode()
-        if not all_formats or not (_cjk_fonts() or _LATIN.fullmatch(svg)):
-            return Drawing(svg, None, None)
-        png = _save_figure(figure, "png", Software=None)
-        pdf = _save_figure(figure, "pdf", CreationDate=None, Creator=None, Producer=None)
-    return Drawing(svg, png, pdf)
+        for name in formats:
+            stream = io.BytesIO()
+            metadata = dict.fromkeys(_METADATA[name])
+            figure.savefig(stream, format=name, dpi=_DPI, metadata=metadata)
+            drawing[name] = stream.getvalue()
+            if not (_cjk_fonts() or _LATIN.fullmatch(drawing["svg"].decode())):
+                break
+    return drawing
 
 
 def make_figure(picture: Picture) -> Figure:
@@ -440,12 +444,6 @@ def _cjk_fonts() -> tuple[str, ...]:
 
     names = {font.name for font in font_manager.fontManager.ttflist}
     return tuple(name for name in _CJK if name in names)
-
-
-def _save_figure(figure: Figure, file_format: str, **metadata: None) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format=file_format, dpi=_DPI, metadata=metadata)
-    return stream.getvalue()
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:

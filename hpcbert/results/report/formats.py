@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from hpcbert.results.grid import Grid, escape_markdown, format_csv, format_markdown
-from hpcbert.results.report.figures import Drawing, inline_svg
+from hpcbert.results.report.figures import inline_svg
 from hpcbert.results.report.model import Picture, Report
 from hpcbert.results.words import Words
 
@@ -70,12 +70,12 @@ def _template_environment(escape_text: Callable[[str], str] | None = None) -> En
     return environment
 
 
-def render_page(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str:
+def render_page(report: Report, drawings: Mapping[str, Mapping[str, bytes]], words: Words) -> str:
     """Return a report as one page."""
 
     def figure(picture: Picture) -> Markup:
         # matplotlib escapes what it writes.
-        svg = drawings[picture.name].svg
+        svg = drawings[picture.name]["svg"].decode()
         return Markup(inline_svg(svg, picture.name, f"{picture.name}-alt"))  # noqa: S704
 
     template = _template_environment().get_template("page.html.j2")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
 from hpcbert.config.recipe import Recipe
-from hpcbert.model import UNFINISHED, Group, Row, Run, SpeedupTable
+from hpcbert.model import UNFINISHED, Group, Row, SpeedupTable
 from hpcbert.results.document import Source
 from hpcbert.results.formats import (
     PUBLISHED_COLUMNS,
@@ -142,7 +142,7 @@ def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
 
 def _fault_sentences(rows: Sequence[Row], words: Words) -> list[str]:
     """Return the reasons of invalid runs and the flags, each with how often it occurs."""
-    codes = Counter(code for row in rows for run in row.runs for code in _invalid_codes(run))
+    codes = Counter(code for row in rows for code in _invalid_codes(row))
     unfinished = codes.pop(UNFINISHED, 0)
     flags = Counter(flag for row in rows if row.median for flag in row.flags)
     sentences = [words("lead.unfinished", count=unfinished)] if unfinished else []
@@ -153,8 +153,9 @@ def _fault_sentences(rows: Sequence[Row], words: Words) -> list[str]:
     return sentences or [words("flags.none")]
 
 
-def _invalid_codes(run: Run) -> dict[str, None]:
-    return {} if run.valid else dict.fromkeys(reason.code for reason in run.reasons)
+def _invalid_codes(row: Row) -> Iterator[str]:
+    for run in row.runs:
+        yield from {} if run.valid else dict.fromkeys(reason.code for reason in run.reasons)
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -166,7 +167,11 @@ def describe_results(inputs: ReportInput, words: Words) -> Iterator[Block]:
         yield words("results.none")
         return
     yield from make_pictures(inputs, words)[0][:1]
-    yield from _make_pivots(inputs.tables, words)
+    tables_by_key: dict[tuple[str, str], list[SpeedupTable]] = {}
+    for table in inputs.tables:
+        tables_by_key.setdefault((table.group.model, table.group.device), []).append(table)
+    for number, tables in enumerate(tables_by_key.values(), 1):
+        yield _make_pivot(number, tables, words)
     for number, table in enumerate(inputs.tables, 1):
         yield from _published_blocks(number, table, words)
     yield words("results.how")
@@ -190,16 +195,8 @@ def table_name(group: Group, words: Words) -> str:
     return words("comma").join(filter(None, parts))
 
 
-def _make_pivots(tables: Sequence[SpeedupTable], words: Words) -> list[Grid]:
-    """Return all medians, a row for each table and a column for each shape, by model and device."""
-    tables_by_key: dict[tuple[str, str], list[SpeedupTable]] = {}
-    for table in tables:
-        tables_by_key.setdefault((table.group.model, table.group.device), []).append(table)
-    numbered_tables = enumerate(tables_by_key.values(), 1)
-    return [_make_pivot(number, pivot_tables, words) for number, pivot_tables in numbered_tables]
-
-
 def _make_pivot(number: int, tables: Sequence[SpeedupTable], words: Words) -> Grid:
+    """Return all medians of a model: a row for each table and a column for each shape."""
     group, shapes = tables[0].group, sort_shapes(tables)
     # These are columns only where they differ.
     names = ("variant", "rule")
@@ -209,13 +206,13 @@ def _make_pivot(number: int, tables: Sequence[SpeedupTable], words: Words) -> Gr
     columns += words.columns("efficiency-largest:.1%")
     rows: list[tuple[Cell, ...]] = []
     for table in tables:
-        cells = [sanitize(table.group.framework), describe_version(table)]
-        cells += [sanitize(table.group.precision), table.group.batch]
-        cells += [sanitize(getattr(table.group, name)) for name in extra]
+        texts = [table.group.framework, describe_version(table)]
+        texts += [table.group.precision, table.group.batch]
+        texts += [getattr(table.group, name) for name in extra]
         medians = {row.shape: row.median for row in table.rows}
         shares = [row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1]
         numbers = (*(medians.get(shape) for shape in shapes), shares[-1] if shares else None)
-        rows.append((*cells, *numbers))
+        rows.append((*map(sanitize, texts), *numbers))
     variant = "" if "variant" in extra else group.variant
     name = sanitize(f"{group.model}{cpu_suffix(group, ' ')} {variant}")
     return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
@@ -292,8 +289,8 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
 def list_left_out(inputs: ReportInput, words: Words) -> Iterator[Block]:
     """Yield the meaning of each reason why a run was left out, and the files that were."""
     results = inputs.results
-    runs = (run for table in inputs.tables for row in table.rows for run in row.runs)
-    codes = dict.fromkeys(code for run in runs for code in _invalid_codes(run))
+    rows = (row for table in inputs.tables for row in table.rows)
+    codes = dict.fromkeys(code for row in rows for code in _invalid_codes(row))
     meanings = {code: words.explain_reason(code) for code in codes}
     yield tuple(
         words("left-out.code", code=sanitize(code), text=text)
@@ -398,26 +395,26 @@ def _program_name(recipe: Recipe) -> str:
     return f"{source.repository}{commit}" + (f":{source.path}" if source.path else "")
 
 
-# Each row by the end of its key in the catalogue.
-_FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
-    "models": lambda recipe, _: ", ".join(recipe.models),
-    "precisions": lambda recipe, _: ", ".join(recipe.precisions),
-    "batch-sizes": lambda recipe, _: ", ".join(
-        f"{name} {size}" for name, size in recipe.batch_sizes.items()
-    ),
-    "devices": lambda recipe, _: ", ".join(recipe.devices),
-    "launch": lambda recipe, words: words(f"launch.{recipe.launch}"),
-    "nodes": _describe_nodes,
-    "collectives": lambda recipe, _: recipe.collectives,
-    "mixed-precision": lambda recipe, _: recipe.mixed_precision,
-    "xla": lambda recipe, words: words("yes" if recipe.xla else "no"),
-    "accumulation": lambda recipe, words: words("yes" if recipe.accumulation else "no"),
-    "protocols": lambda recipe, _: ", ".join(filter(None, recipe.protocols)),
-    "options": lambda recipe, _: ", ".join(recipe.options),
-    "data": lambda recipe, _: recipe.dataset.format if recipe.dataset else "",
-    "image": lambda recipe, _: recipe.image.reference or recipe.image.base,
-    "program": lambda recipe, _: _program_name(recipe),
-}
+def _list_features(recipe: Recipe, words: Words) -> dict[str, str]:
+    """Return what a program can do, by the ends of keys in the catalogue."""
+    sizes = (f"{name} {size}" for name, size in recipe.batch_sizes.items())
+    return {
+        "models": ", ".join(recipe.models),
+        "precisions": ", ".join(recipe.precisions),
+        "batch-sizes": ", ".join(sizes),
+        "devices": ", ".join(recipe.devices),
+        "launch": words(f"launch.{recipe.launch}"),
+        "nodes": _describe_nodes(recipe, words),
+        "collectives": recipe.collectives,
+        "mixed-precision": recipe.mixed_precision,
+        "xla": words("yes" if recipe.xla else "no"),
+        "accumulation": words("yes" if recipe.accumulation else "no"),
+        "protocols": ", ".join(filter(None, recipe.protocols)),
+        "options": ", ".join(recipe.options),
+        "data": recipe.dataset.format if recipe.dataset else "",
+        "image": recipe.image.reference or recipe.image.base,
+        "program": _program_name(recipe),
+    }
 
 
 def describe_features(inputs: ReportInput, words: Words) -> Iterator[Block]:
@@ -428,9 +425,10 @@ def describe_features(inputs: ReportInput, words: Words) -> Iterator[Block]:
         yield words("features.how")
         columns = words.columns("feature")
         columns += tuple(Column(sanitize(recipe.name)) for recipe in recipes)
+        features = [_list_features(recipe, words) for recipe in recipes]
         rows = tuple(
-            (words(f"feature.{key}"), *(sanitize(describe(recipe, words)) for recipe in recipes))
-            for key, describe in _FEATURES.items()
+            (words(f"feature.{key}"), *(sanitize(texts[key]) for texts in features))
+            for key in features[0]
         )
         yield Grid("features", words("features.table"), columns, rows)
         yield tuple(_describe_source(recipe, words) for recipe in recipes)

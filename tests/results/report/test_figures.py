@@ -39,7 +39,7 @@ def test_figures_show_ranges_where_runs_differ_and_name_each_line_once():
     curves = [make_curve(name, 10.0 + n / 100) for n, name in enumerate("abcdef")]
     picture = make_picture(itertools.chain(*curves))
     for size in figures.SIZES:
-        svg = figures.draw(picture, size=size, all_formats=False).svg
+        svg = figures.draw(picture, size=size, formats=["svg"])["svg"].decode()
         assert sorted(re.findall(r">([a-f])</text>", svg)) == [*"abcdef"], size
     picture = make_picture(
         make_point(shape, [10.0], group=replace(GROUP, variant=f"vocab_size=8192,NCCL_ALGO={name}"))
