@@ -155,14 +155,11 @@ class Point:
     """A measurement: everything that changes the number is part of its identity.
 
     Attributes:
-        framework: Name of the recipe.
-        model: `bert-base`.
         batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as fit, which
             the point's first repeat finds out; LARGEST_IN_COMMON: as the first point of its curve
             finds out for all.
         accumulation: Micro-batches in one optimizer step.
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
-        protocol: Name of the recipe's protocol; empty if the recipe has only one.
         options: The recipe's other options, if they differ from its defaults, by name.
         env: Requested environment variables of the ranks, by name; they are part of the
             measurement.
@@ -275,10 +272,7 @@ class JobRequest:
         nodes, tasks_per_node, cpus_per_task: 0 tasks if they are not requested.
         partition, account, qos, clusters: Empty for the default ones.
         gres, memory: Per node; empty if they are not requested.
-        time_limit: Of one job; empty for the partition's.
         nodelist, exclude: Nodes that it must and must not have, as Slurm writes them.
-        requeue: Whether Slurm may start it again.
-        output: Pattern of the path of its output.
     """
 
     job_name: str = ""
@@ -317,16 +311,11 @@ class Array:
 
     Attributes:
         name: Job name; contains campaign and point, so that the job can be found without its id.
-        repeats: Numbers of its repeats, from 1.
-        script: Path of the rendered script, relative to the campaign.
-        script_sha256: Its digest, hexadecimal.
-        request: What the script requests.
         log: Path of a repeat's log relative to the campaign, with `{repeat}` in it.
         state: `intended` before sbatch is called, then `submitted` or `refused`.
         job_id: What sbatch answered: the array's job id, without cluster name.
         submitted: When it answered, ISO 8601 UTC; empty before that. If `intended`, its job is not
             known, and sbatch must not be called for it again.
-        error: Why it was refused.
         together: Whether `job_id` is one job that runs the repeats one after another on the same
             nodes, instead of an array with an element for each.
         called: When sbatch was about to be called, ISO 8601 UTC; empty before that.
@@ -438,14 +427,9 @@ class Campaign:
 
     Attributes:
         id: `<utc>-<framework>-<random>`, also the directory's name.
-        created: ISO 8601 UTC.
-        hpcbert: Version that made it.
-        user: Login name of the submitter.
-        uid: Numeric id of the submitter.
         scheduler: `slurm`, `local` or another of `hpcbert.config.schedulers`.
         runtime: Container runtime: `pyxis`, `enroot` or `none`.
         image: Image reference or path as given to the runtime; empty without one.
-        framework: Name of the recipe; its recipe.toml is copied next to the manifest.
         recipe_digest: Digest of the recipe's folder when it was used.
         concurrent_repeats: How many repeats of a point may run at the same time.
         concurrent_points: Whether points may run at the same time; otherwise each waits for the one
@@ -454,7 +438,6 @@ class Campaign:
         arrays: One per point, in the order of submission; last the preflight, which is submitted
             first.
         materials: Image, source and data as `prepare` recorded them, if it did.
-        name: The user's name for it; may be empty.
         after: Id of the campaign next to it that was submitted with it and must be over first;
             empty if there is none.
         library: Name and SHA-256 of each file in `scripts/` that its scripts read.
@@ -611,8 +594,6 @@ class Attempt(IgnoreUnknown):
         attempt: Its number, from 0.
         job: Its id in Slurm, `123_4`; empty if it never got one.
         state: How it ended: the scheduler's word if known, else the job's own.
-        detail: Why, as a sentence; empty if the word is enough.
-        nodes: Names of its nodes, if known.
         start, end: Seconds since the epoch; None if not recorded.
         log: Path of its log relative to the campaign; empty if there is none.
         state_source: The source: `sacct`, `squeue`, `status-file`, `manifest` (a retry wrote it
@@ -637,7 +618,6 @@ class Sampled(IgnoreUnknown):
     Attributes:
         watts: Mean over the window, of all its GPUs together.
         memory_mib: The most that one of them used, MiB.
-        seconds: Length of the window.
         samples: How often each node's GPUs were sampled in it, the fewest of all nodes.
     """
 
@@ -653,7 +633,6 @@ class Metrics(IgnoreUnknown):
     """The metrics of a point; None if something needed for a value is unknown.
 
     Attributes:
-        samples_per_second_per_gpu: The median over the number of GPUs.
         tokens_per_second: The median times a sample's tokens, padding included; of packed
             sequences, its share of one.
         real_tokens_per_second: The same without padding.
@@ -667,9 +646,7 @@ class Metrics(IgnoreUnknown):
         mfu: Model FLOP utilization: the share of the GPUs' peak that the operations for real tokens
             are.
         mfu_padded: The same with padding counted as work.
-        gpu_memory_mib: The most that a GPU used, MiB.
         watts: Mean power of all GPUs together inside the window; the median of the valid runs.
-        samples_per_joule: The median over watts.
         unknown: For each value that is None, its name, and why, as a clause.
     """
 
@@ -705,8 +682,6 @@ class Run(IgnoreUnknown):
         repeat: Its number, from 1.
         attempt: 0, or the number of attempts before this one.
         throughput: Samples per second over all GPUs; None if there is no trusted number.
-        valid: Whether it is valid.
-        reasons: Why it is invalid; empty if it is valid.
         state: The scheduler's word for it (`COMPLETED`, …), `UNKNOWN`, or `-` for logs that
             hpcbert did not submit.
         state_source: `sacct`, `squeue`, `status-file`, `none`.
@@ -714,8 +689,6 @@ class Run(IgnoreUnknown):
         attempts: All its attempts, including this one; empty if there was only one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
         flags: Marks of this repeat, for example `outlier`; its row has them too.
-        notes: The numbers behind its marks.
-        sampled: Power and memory of its GPUs; None if nothing sampled them.
     """
 
     repeat: Count
@@ -744,7 +717,6 @@ class Difference(IgnoreUnknown):
     """Something about the nodes that differs and can change a number.
 
     Attributes:
-        fact: What it is, for example `GPU driver`.
         scope: Whether it differs between `nodes` of one repeat, `repeats` of a point, or `points`.
         values: Each value, with the nodes, repeats or shapes that have it.
         decisive: Whether runs that differ in it are different experiments.
@@ -767,7 +739,6 @@ class Group:
     """The common settings of all rows of one table.
 
     Attributes:
-        rule: Name of the rule that turned logs into numbers.
         variant: `Point.variant`: accumulation, XLA and options.
         device: `gpu`, or `cpu` if ranks computed on that; `gpu` too if unknown.
         largest: Whether the batch size is the largest that fits the devices, as its runs
@@ -826,7 +797,6 @@ class Provenance(IgnoreUnknown):
     """Which version made tables, when, and with which command.
 
     Attributes:
-        hpcbert: Its version.
         date: ISO 8601 UTC.
         command: The command line, secrets masked.
     """
@@ -841,7 +811,6 @@ class Origin(IgnoreUnknown):
     """The source of a point's numbers.
 
     Attributes:
-        kind: A campaign, logs that hpcbert did not submit, or the published record.
         name: Its name: the campaign's id, the logs' path, a table of the record.
         path: Where it is now; empty if unknown. A copy has the same origin.
     """
@@ -889,12 +858,10 @@ class PointRecord(IgnoreUnknown):
     """What a point keeps when its runs are reduced to a row.
 
     Attributes:
-        runs: One per repeat, in order.
         flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
         differences: Differences between the nodes of its valid runs, or from those of another
             point's: behind `mixed-environment`.
         window: The measured part of its runs.
-        origin: Its source; None if unknown.
         facts: Facts from the nodes and the logs of its valid runs.
         steps: Durations of the iterations of its runs, by repeat, as far as logs have them.
         adaptive: None if the number of repeats was fixed.
@@ -916,12 +883,7 @@ class PointRecord(IgnoreUnknown):
 
 @dataclass(frozen=True)
 class Measured(PointRecord):
-    """One point with all its runs, before they are reduced; its flags are those of measuring.
-
-    Attributes:
-        group: The table it belongs to.
-        asked: Requested repeats.
-    """
+    """One point with all its runs, before they are reduced; its flags are those of measuring."""
 
     group: Group
     shape: Shape
@@ -985,7 +947,6 @@ class SpeedupTable:
     """The rows that share a group.
 
     Attributes:
-        baseline: Shape whose median is the unit of speedup, or None.
         rows: In order of GPUs, then nodes.
         unit: What its rates count. Documents keep samples, and add the rates in the unit.
     """

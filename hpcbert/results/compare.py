@@ -96,11 +96,7 @@ class Side:
 
 
 class Contrast(NamedTuple):
-    """Something in which the two sides differ.
-
-    Attributes:
-        base, new: The values on both sides; empty if unknown.
-    """
+    """Something in which the two sides differ."""
 
     what: str
     base: tuple[str, ...]
@@ -116,7 +112,6 @@ class PointPair:
     """A point of both sets.
 
     Attributes:
-        obstacles: Why the two do not measure the same thing.
         contrasts: Their other differences, hardware first.
         repeats: Repeats of both that a verdict needs; None if there is a verdict, or if more are
             needed than anybody runs.
@@ -136,11 +131,9 @@ class Comparison:
     """The result of comparing two sets.
 
     Attributes:
-        base, new: Their names.
         lacking: Points that the second lacks, or that have no number in one of the two: each with
             the reason.
         added: Points that only the second has.
-        unit: What the rates count.
         unfinished: Those of `lacking` for which only repeats of the second are missing that wait
             or run.
     """
@@ -165,9 +158,6 @@ def compare(
     """Compare the points of two sets.
 
     Args:
-        base: Tables of the first.
-        new: Tables of the second.
-        within: The share within which two numbers are equal.
         by: The part of a point's identity in which the two sets differ on purpose.
 
     Raises:
@@ -224,10 +214,7 @@ def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
 
 
 def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict[_Key, _Key]:
-    """Return the partners of points that differ from them only in protocol or sequence length.
-
-    A point with several of them has none.
-    """
+    """Return the partners of points that differ in protocol or length only, if they have one."""
     base, new = _by_short_key(base_keys), _by_short_key(new_keys)
     return {
         keys[0]: new[short][0]
@@ -237,7 +224,6 @@ def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict
 
 
 def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
-    """Return keys by their parts without sequence length and name of a protocol."""
     keys_by_short: dict[_Key, list[_Key]] = {}
     for key in keys:
         parts = dict(key)
@@ -268,11 +254,7 @@ def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
 
 
 def judge(ratio: Ratio, within: float) -> Verdict:
-    """Return the verdict on a ratio.
-
-    Args:
-        within: The share within which two numbers are equal.
-    """
+    """Return the verdict on a ratio."""
     if not ratio.decides:
         return "unknown"
     if 1 - within <= ratio.low and ratio.high <= 1 + within:
@@ -470,7 +452,6 @@ def render_junit(
     """Return comparisons as JUnit XML: one case per point, with all reasons of the failed ones.
 
     Args:
-        program: The command that compared.
         failures: Why points failed, with the names that `case_name` gives these.
     """
     reasons: dict[str, list[str]] = {}

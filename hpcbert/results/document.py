@@ -47,13 +47,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class NodeFacts(IgnoreUnknown):
-    """The facts of nodes that are equal in everything that can change a number.
-
-    Attributes:
-        digest: The same as in their runs.
-        nodes: Their names.
-        facts: The facts that matter, by name.
-    """
+    """The facts of nodes that are equal in everything that can change a number."""
 
     digest: str
     nodes: tuple[str, ...]
@@ -65,7 +59,6 @@ class Source(IgnoreUnknown):
     """The source of points; for logs that hpcbert did not submit, most of it is unknown and empty.
 
     Attributes:
-        kind, name, path: As in the points' `Origin`.
         created, hpcbert, command, site, scheduler, runtime, image, framework, recipe_digest,
             protocol, materials: As in the campaign.
     """
@@ -117,9 +110,7 @@ class ResultSet(IgnoreUnknown):
 
     Attributes:
         tables: Each row has an `origin`.
-        made: The program, time and command that made them; None if they were made just now.
         sources: The sources that the origins name, in the same order.
-        refused: Why some results have no table, a sentence each.
         left_out: Files that were read but are not in a table: each path with the reason.
     """
 

@@ -36,9 +36,6 @@ class Observation:
 
     Attributes:
         about: `node`, `nodes`, `all-reduce`, `slow-node`, `steps` or `input`.
-        shape: The point that it is about; None for the table.
-        text: The sentence.
-        numbers: The numbers in it, by name.
         missing: Whether it names the run that would give the answer, instead of a finding.
     """
 
@@ -127,7 +124,6 @@ def _explain_loss(
 
 
 def _explain_losses(group: Group, rows: Sequence[Row]) -> Iterator[Observation]:
-    """Compare one GPU with a whole node, and one node with several."""
     width = max(row.shape.gpus_per_node for row in rows)
     node = Shape(1, width)
     if width == 1:
@@ -245,7 +241,6 @@ def _explain_slow_node(row: Row) -> list[Observation]:
 
 
 def _explain_steps(row: Row) -> list[Observation]:
-    """Report steps that take much longer than most."""
     metrics = row.metrics
     if metrics is None or not metrics.step_seconds or not metrics.step_seconds_p95:
         return []
@@ -262,7 +257,6 @@ def _explain_steps(row: Row) -> list[Observation]:
 def _explain_input(
     group: Group, rows: Sequence[Row], waits: Mapping[Shape, Sequence[float]]
 ) -> list[Observation]:
-    """Report the share of the time that programs waited for their input."""
     findings = []
     for row in rows:
         if shares := waits.get(row.shape, ()):

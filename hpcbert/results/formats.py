@@ -167,7 +167,6 @@ def explain_unknown(tables: Iterable[SpeedupTable], words: Words) -> tuple[str, 
 
 
 def _metrics_text(table: SpeedupTable) -> str:
-    """Return a table of metrics and, below it, why some are unknown."""
     words = Words("en")
     return TableView(
         (), metrics_grid(table, "metrics", "", words), explain_unknown([table], words)
@@ -204,7 +203,6 @@ def table_view(table: SpeedupTable, titles: Mapping[str, str]) -> TableView:
 
 
 def _further_columns(table: SpeedupTable) -> Iterator[tuple[Column, list[float | None]]]:
-    """Yield the columns of a table that only some tables have: in its unit, and MFUs."""
     if table.unit != "samples":
         title = f"{table.unit}/s per {device_word(table.group)}"
         yield Column(title, ".2f"), [per_device(row) for row in table.rows]
@@ -399,10 +397,7 @@ class Case(NamedTuple):
     """One test case.
 
     Attributes:
-        suite: The title of its suite.
-        group: Its class name.
         outcome: Empty if it passed.
-        reason: Why it did not.
         rate: The point's median with its unit; empty if there is none.
     """
 
@@ -469,7 +464,6 @@ class TableFormat:
     """One format.
 
     Attributes:
-        endings: Endings of file names that select it.
         exact: Whether programs read it: then it is printed byte for byte.
         omissions: Returns the content that it can't hold, one sentence per table.
         units: `convert`: its rates are in the table's unit; `add`: in samples, with the rates in

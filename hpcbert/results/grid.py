@@ -55,7 +55,6 @@ class Grid:
 
     Attributes:
         name: The name of its files, without ending.
-        title: Its caption.
         rows: Numbers unrounded; one cell per column.
         folded: Whether a page shows it only when asked, as it does a long one.
     """
@@ -196,9 +195,6 @@ class TableView:
 
     Attributes:
         heading: Lines above the table in a terminal, with colours; Markdown has its title.
-        notes: Remarks below it.
-        legend: How to read it; may be empty.
-        colours: For each row its colour in a terminal; None: none.
     """
 
     heading: tuple[str, ...]
@@ -208,11 +204,7 @@ class TableView:
     colours: tuple[str | None, ...] = ()
 
     def text(self, width: int = 0) -> str:
-        """Return the view for a terminal, with colours.
-
-        Args:
-            width: The maximum length of a line. 0: no maximum.
-        """
+        """Return the view for a terminal, with colours."""
         head, *rows = format_lines(self.grid, width)
         colours = self.colours or (None,) * len(rows)
         lines = [part for line in self.heading for part in fold_text(line, width, GAP)]

@@ -29,8 +29,6 @@ class Ratio(NamedTuple):
     """A ratio of two medians.
 
     Attributes:
-        value: The ratio.
-        low, high: Its limits.
         coverage: The minimum chance that they contain the true ratio, however runs scatter.
         false_alarm: The maximum chance that they exclude 1 if both sets have the same distribution.
     """
@@ -51,8 +49,6 @@ class Limits(NamedTuple):
     """The limits of a median.
 
     Attributes:
-        median: Of the runs.
-        low, high: Its limits.
         coverage: The chance that they contain the true median, however runs scatter.
     """
 
@@ -96,12 +92,7 @@ def is_precise(runs: Sequence[float], precision: float | None) -> bool:
 
 
 def median_ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
-    """Return the ratio of the medians of two sets of runs, new over base.
-
-    Args:
-        base: Throughputs of the first set, at least one, all above 0.
-        new: Those of the second set, in the same form.
-    """
+    """Return the ratio of the medians of two sets of runs, new over base."""
     base_runs, new_runs = sorted(base), sorted(new)
     base_rank, new_rank = limit_rank(len(base_runs)), limit_rank(len(new_runs))
     return Ratio(
@@ -186,7 +177,6 @@ def expected_repeats(spread: float, margin: float, beyond: int = 0) -> int | Non
 
     Args:
         spread: The scatter of the runs, as a share.
-        margin: The distance, as a share.
     """
     counts = range(max(min_repeats(), beyond + 1), MAX_REPEATS + 1)
     return next((count for count in counts if expected_distance(count) * spread <= margin), None)

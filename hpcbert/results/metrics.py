@@ -79,7 +79,6 @@ class ModelSize(NamedTuple):
     """The sizes that determine a model's operations.
 
     Attributes:
-        intermediate: Width inside the feed-forward layer.
         vocabulary: Tokens that the masked-LM head distinguishes.
     """
 
@@ -195,13 +194,11 @@ def _compute_mfu(
 
 
 def _first_known(facts: Facts, *names: str) -> tuple[str, ...]:
-    """Return the values of the first known fact; empty if none is known."""
     values = dict(facts)
     return next((values[name] for name in names if values.get(name)), ())
 
 
 def _positive_numbers(facts: Facts, name: str) -> list[float]:
-    """Return the values of a fact that are numbers above 0."""
     values = (loose_float(text.encode()) for text in dict(facts).get(name, ()))
     return [number for number in values if 0 < number < math.inf]
 
@@ -299,7 +296,6 @@ def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:
 
 
 def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
-    """Return watts and memory from the runs in which all GPUs were sampled."""
     samples = [run.sampled for run in point.runs if run.valid and run.sampled]
     complete = [sample for sample in samples if sample.gpus == point.shape.gpus]
     if complete:

@@ -46,7 +46,6 @@ class NodeVerdict(NamedTuple):
     """One node at one point.
 
     Attributes:
-        runs: Number of its valid runs.
         median: Of these, samples per second; None without any.
         ratio: The median over that of the reference; None if there is no reference.
         chance: The chance of such a score of any node if none is slower; None for nodes of the
@@ -67,7 +66,6 @@ class NodeComparison(NamedTuple):
     Attributes:
         spread: Standard deviation of the runs' logarithms within nodes; None for single runs.
         false_alarm: The chance of naming any node if none is slower; None if no node can be named.
-        within: Medians that differ by at most this share count as equal.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -183,10 +181,6 @@ def find_detectable(counts: tuple[int, ...], spread: float, within: float) -> fl
     """Return the smallest loss of one node, a share in whole percent, that is named with POWER.
 
     An expectation, for runs whose logarithms scatter normally.
-
-    Args:
-        spread: Standard deviation of the logarithms.
-        within: As of `compare_nodes`.
     """
     percents = range(1, _MAX_PERCENT + 1)
     place = bisect_left(
@@ -237,11 +231,9 @@ class NodeRecord(NamedTuple):
 
     Attributes:
         created: When the campaign was submitted, ISO 8601 UTC.
-        runs: Number of its valid runs on this node alone.
         median: Of these, samples per second.
         ratio: The median over that of the same node and point in the campaign before; None if there
             is none.
-        changes: What else differs from then.
     """
 
     node: str

@@ -88,9 +88,7 @@ class PublishedPoint:
     Attributes:
         shape: Nodes and accelerators per node; sockets, if CPUs computed.
         value: Samples or tokens per second over all devices; None if only minutes are known.
-        runs: Throughputs of single runs, if those were published too.
         rule: The recipe's rule that gives it from its log, if not the table's rule.
-        minutes: Time to train, if that was measured.
     """
 
     shape: ShapeText
@@ -120,14 +118,12 @@ class PublishedTable:
     """Numbers that differ only in their shape.
 
     Attributes:
-        name: Within its source.
         framework: The recipe that reads its logs, or another name of the program.
         precision, batch_size_per_device: Empty or None if the source states neither.
         unit: What `value` counts.
         task: How it differs from pre-training that model, a sentence; empty if it does not.
         edition: The difference from another table of the same points, such as an older version.
             Only a name with the edition selects the table.
-        rule: Name of the recipe's rule that gave them; empty if unknown.
         commit, path, heading: Its place in the source.
         sequence_length: Tokens of a sample; None if unknown.
         facts: Hardware and software, by the names in fingerprints.
@@ -393,10 +389,6 @@ class Neighbour(NamedTuple):
 def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ...]:
     """Return published results for the points of tables, in any framework.
 
-    Args:
-        tables: Your own tables.
-        word: The name of a source in the record, or of tables in it.
-
     Raises:
         UsageError: The record has nothing of that name.
     """
@@ -496,11 +488,6 @@ def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[Publish
     """Return the rows of all sources that fit, the highest rate first.
 
     Rows of tokens per second come after those of samples, and those with minutes alone come last.
-
-    Args:
-        model: Empty for all.
-        gpus: Devices in all; None for any number.
-        accelerator: A part of its name, in any case; empty for all.
 
     Raises:
         UsageError: There is none.

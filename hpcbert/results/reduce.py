@@ -180,7 +180,7 @@ def _make_table(group: Group, shapes: dict[Shape, Measured], require_all: bool) 
 
 
 def _required_runs(point: Measured, numbers: list[float]) -> int:
-    """Return the number of runs that are needed: the existing ones if they are precise enough."""
+    """Return the number of runs needed: the existing ones if they are precise enough."""
     precision = point.adaptive.precision_of_median if point.adaptive else None
     return len(numbers) if is_precise(numbers, precision) else point.asked
 

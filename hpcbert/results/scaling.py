@@ -53,8 +53,6 @@ class Fit:
     """One model.
 
     Attributes:
-        seconds: Of a step on one node.
-        terms: Each growth with its coefficient, seconds.
         residual: Sum of the squared relative residuals.
     """
 
@@ -75,9 +73,6 @@ class Curve:
 
     Attributes:
         gpus_per_node: On each node, the same for all points.
-        batch: Samples of one GPU in a step; the unit of steps.
-        points: Number of nodes and seconds of a step, measured.
-        single_gpu_seconds: Seconds of a step on one GPU; None if that was not measured.
         fits: The models that the points allow, the best first.
         reason: Why there are no models, as sentences; empty if there are some.
         spread: Half the range of a point's runs divided by its median; the largest of these.
@@ -147,10 +142,8 @@ class Prediction:
 
     Attributes:
         throughput: Samples per second over all GPUs; `low` and `high` are its interval.
-        step_seconds: Of one step.
         exposed_seconds: The part of it that waits for the all-reduce between nodes.
         efficiency: The rate per GPU divided by that on one node.
-        why: Why there is no prediction.
     """
 
     nodes: int

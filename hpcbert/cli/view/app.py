@@ -425,12 +425,7 @@ def show_screen(session: Session, *, unicode: bool, colour: bool) -> None:
 
 
 class Rows(Tree[TreeRow]):
-    """The rows, drawn when they are on the screen, for ten or ten thousand.
-
-    Attributes:
-        nodes: The tree's nodes by their rows' keys.
-        folded: The keys of folded rows.
-    """
+    """The rows, drawn when they are on the screen, for ten or ten thousand."""
 
     BINDINGS: ClassVar = [
         Binding("j", "cursor_down"),

@@ -80,12 +80,9 @@ class Scene:
     """What is shown at one moment.
 
     Attributes:
-        view: The states.
-        rows: The rows of all repeats.
         details: Progress of the running repeats on the screen.
         failures: Why the failed repeats on the screen failed, from their logs.
         rates: The numbers of each campaign, by its id.
-        unit: What rates count.
     """
 
     view: View
@@ -231,11 +228,7 @@ def clean(text: str, *, unicode: bool) -> str:
 
 
 class Sheet:
-    """Formats rows.
-
-    Args:
-        unicode: Whether characters may be outside ASCII.
-    """
+    """Formats rows."""
 
     def __init__(self, width: int, *, unicode: bool) -> None:
         self.width, self._unicode = width, unicode

@@ -46,7 +46,6 @@ class Offer(NamedTuple):
     """An action that waits for the user's consent.
 
     Attributes:
-        question: The question to ask.
         act: Acts, and returns the message to show then.
     """
 
@@ -64,8 +63,6 @@ class Session:
         begun: Returns campaigns that were submitted meanwhile and are not among its arguments.
 
     Attributes:
-        watched: The campaigns, including those submitted meanwhile.
-        view: The newest states.
         error: What ended the thread, other than the user.
     """
 

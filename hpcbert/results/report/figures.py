@@ -61,7 +61,6 @@ class Size(NamedTuple):
     Attributes:
         width: Inches, over all panels.
         height: Inches of the figure; of one panel if they are stacked.
-        font: Points.
         stacked: Whether panels are below each other.
     """
 
@@ -479,7 +478,6 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
 
 
 def _line_style(number: int, series: PlotSeries) -> tuple[str, str, Any]:
-    """Return a line's colour, marker and dashes."""
     if series.published:
         return _GREY, "x", (0, (1, 1))
     return _COLOURS[number], _MARKERS[number], _DASHES[number]
@@ -492,7 +490,6 @@ def _cut_label(label: str, longest: int = _MAX_LABEL) -> str:
 
 
 def _draw_bars(axes: Axes, panel: Panel) -> None:
-    """Draw bars side by side, one set per series, with ranges."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
         places, middles, ranges = _split_points(series.points)

@@ -60,7 +60,6 @@ class Panel:
     Attributes:
         kind: `scaling` (lines with ranges, log-log), `efficiency` (the same, y from 0),
             `bars` (side by side), `runs` (one mark per run), `steps` (a line, the window shaded).
-        x, y: Their titles, with units.
         names: The places of an axis of names, from 0; empty for an axis of numbers.
         ideal: Points of the ideal line; empty without one.
         window: The part of x that is measured; empty without one.
@@ -84,7 +83,6 @@ class Picture:
     Attributes:
         name: The name of its files in `figures/`, without ending.
         subject: What all of its lines have in common, below its title.
-        alt: A description, for readers who can't see it.
         grid: The numbers that are drawn.
     """
 
@@ -105,7 +103,6 @@ class Section:
     """A part of a report.
 
     Attributes:
-        key: Its anchor.
         folded: Whether a page shows its content when asked.
     """
 
@@ -121,7 +118,6 @@ class Report:
 
     Attributes:
         lead: The results in a paragraph.
-        origin: By what and when it was made.
     """
 
     language: str
@@ -159,7 +155,6 @@ class SourceFiles:
     Attributes:
         script: One of a campaign's rendered scripts: name and text; empty if there is none.
         topologies: Lines of `nvidia-smi topo -m` by node.
-        digests: SHA-256 of the files behind the numbers, by path.
     """
 
     script: tuple[str, str] = ("", "")
@@ -172,7 +167,6 @@ class StepTrace:
     """The steps inside one run.
 
     Attributes:
-        repeat: The run's number.
         steps: For each record, its last iteration and the seconds of one iteration.
         window: First and last iteration that are measured.
     """
@@ -189,11 +183,6 @@ class ReportInput:
     """The inputs of a report.
 
     Attributes:
-        title: Of the report; empty for the usual one.
-        provenance: By what, when and by which command.
-        results: Tables and their sources.
-        source_files: The content of the sources' files, in the order of the sources.
-        recipes: Those of the frameworks in the tables, where they exist.
         step_traces: Runs of which the report shows the steps.
         published: Tables of the published record for the same points, to draw behind them.
     """

@@ -141,7 +141,6 @@ def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
 
 
 def _fault_sentences(rows: Sequence[Row], words: Words) -> list[str]:
-    """Return the reasons of invalid runs and the flags, each with how often it occurs."""
     codes = Counter(code for row in rows for code in _invalid_codes(row))
     unfinished = codes.pop(UNFINISHED, 0)
     flags = Counter(flag for row in rows if row.median for flag in row.flags)
@@ -355,7 +354,6 @@ def _environment_blocks(number: int, facts: Mapping[str, str], words: Words) -> 
 
 
 def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
-    """Return the facts from the logs of a source, over all its points."""
     values: dict[str, dict[str, None]] = {}
     for table in inputs.tables:
         for row in table.rows:
