@@ -388,7 +388,6 @@ class Recipe:
 
 
 def _rule_names(log: Mapping[str, Any]) -> list[str]:
-    """Return the names of the rules in a `[log]` table that is not decoded yet."""
     tables = log.get("rules")
     rules = tables if isinstance(tables, list) else []
     return [str(rule.get("name")) for rule in rules if isinstance(rule, dict)]

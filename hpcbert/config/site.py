@@ -299,9 +299,8 @@ def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
     if options.repository:
         framework_values["repository"] = options.repository
     if framework_values:
-        framework_settings = resolve_paths(FrameworkSettings(**framework_values), cwd)
-        values = {name: getattr(framework_settings, name) for name in framework_values}
-        frameworks[options.fw] = replace(site.settings(options.fw), **values)
+        settings = replace(site.settings(options.fw), **framework_values)
+        frameworks[options.fw] = resolve_paths(settings, cwd)
     return replace(
         site,
         runs=str((cwd / options.runs).absolute()) if options.runs else site.runs,

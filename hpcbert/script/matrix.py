@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcbert.config.campaignfile import Axes, AxisValues, Exclusion, Selection
 from hpcbert.config.recipe import Recipe
@@ -28,19 +28,12 @@ _UNSET = {"models": "", "precisions": "", "batch_sizes": 0, "shapes": Shape(1, 1
 _NAMED_AXES = ("options", "env")
 
 
-class Cell(NamedTuple):
-    """One combination as requested; empty texts and 0 leave the choice to the recipe.
-
-    Attributes:
-        block: Where it comes from: empty for the file's own axes, or `include[1].`.
-    """
-
-    block: str
-    values: Mapping[str, Any]
+# A requested combination: where it comes from, empty for the file's own axes or `include[1].`; and
+# its values by the keys of their axes, empty texts and 0 where the choice is left to the recipe.
+Cell = tuple[str, dict[str, Any]]
 
 
 def _expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Cell]:
-    """Yield every requested combination, exclusions included."""
     blocks: list[tuple[str, Axes]] = []
     if selection.frameworks or not selection.include:
         blocks.append(("", selection))
@@ -52,7 +45,7 @@ def _expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[C
             raise ConfigError(message, where=where, hint=_FRAMEWORKS_HINT)
         for framework in axes.frameworks:
             for values in _combine_values(axes, framework, largest):
-                yield Cell(block, {"frameworks": framework, **values})
+                yield block, {"frameworks": framework, **values}
 
 
 def _combine_values(axes: Axes, framework: str, largest: Shape) -> Iterator[dict[str, Any]]:
@@ -115,16 +108,15 @@ def list_plans(
     errors = [*_report_unused(selection, cells, where)]
     plans: list[MeasurementPlan] = []
     all_values = []
-    for cell in cells:
-        values = cell.values
-        cell_plan, faults = _plan_or_explain(values, base, find_recipe)
-        if cell_plan:
-            values = _complete_values(values, cell_plan)
+    for block, requested_values in cells:
+        cell_plan, faults = _plan_or_explain(requested_values, base, find_recipe)
+        values = _complete_values(requested_values, cell_plan)
         all_values.append(values)
         if any(_is_excluded(exclusion, values) for exclusion in selection.exclude):
             continue
         plans += [cell_plan] if cell_plan else []
-        errors += [_locate_error(fault, cell, where) for fault in faults]
+        framework = values["frameworks"]
+        errors += [_locate_error(fault, block, framework, where) for fault in faults]
     errors += _check_exclusions(selection, all_values, where)
     if not plans and not errors:
         errors.append(ConfigError("exclude leaves nothing to measure.", where=where))
@@ -172,8 +164,10 @@ def _plan_cell(
     return plan(recipe, site, request)
 
 
-def _complete_values(values: Mapping[str, Any], cell_plan: MeasurementPlan) -> dict[str, Any]:
+def _complete_values(values: dict[str, Any], cell_plan: MeasurementPlan | None) -> dict[str, Any]:
     """Return the values of a cell by the keys of their axes, defaults included."""
+    if cell_plan is None:
+        return values
     (point,) = cell_plan.points
     return {
         **values,
@@ -209,7 +203,6 @@ def _group_plans(plans: Sequence[MeasurementPlan]) -> Iterator[MeasurementPlan]:
 
 
 def _is_excluded(exclusion: Exclusion, values: Mapping[str, Any]) -> bool:
-    """Return whether an exclusion matches the values of a cell."""
     for key, value in values.items():
         excluded = getattr(exclusion, key)
         if key in _NAMED_AXES:
@@ -223,7 +216,6 @@ def _is_excluded(exclusion: Exclusion, values: Mapping[str, Any]) -> bool:
 def _check_exclusions(
     selection: Selection, all_values: Sequence[Mapping[str, Any]], where: str
 ) -> Iterator[ConfigError]:
-    """Yield an error for each value of an exclusion that matches no cell."""
     for number, exclusion in enumerate(selection.exclude, 1):
         for key in all_values[0]:
             is_named = key in _NAMED_AXES
@@ -242,8 +234,8 @@ def _check_exclusions(
 
 def _report_unused(selection: Selection, cells: Sequence[Cell], where: str) -> Iterator[UsageError]:
     """Yield an error for each framework or precision with settings that is not measured."""
-    frameworks = {cell.values["frameworks"] for cell in cells}
-    precisions = {cell.values["precisions"] for cell in cells} - {""}
+    frameworks = {values["frameworks"] for _, values in cells}
+    precisions = {values["precisions"] for _, values in cells} - {""}
     kind = ConfigError if where else UsageError
     for axes in (selection, *selection.include):
         for entry in (*axes.batch_sizes, *axes.options):
@@ -258,10 +250,10 @@ def _report_unused(selection: Selection, cells: Sequence[Cell], where: str) -> I
                 yield kind(message, where=where, hint=did_you_mean(word, choices))
 
 
-def _locate_error(error: UsageError, cell: Cell, where: str) -> UsageError:
+def _locate_error(error: UsageError, block: str, framework: str, where: str) -> UsageError:
     """Return an error of a cell, with its place in the file if that has a key for it."""
     if isinstance(error, ConfigError) or not where:
         return error
     key = error.key if isinstance(error, UnfitError) else "frameworks"
-    message = f"{cell.block}{key}: {cell.values['frameworks']}: {error.message}"
+    message = f"{block}{key}: {framework}: {error.message}"
     return ConfigError(message, where=where, hint=error.hint)

@@ -111,7 +111,6 @@ def _word(value: Any) -> str:
 
 
 def _refuse(message: str) -> str:
-    """Refuse what a template can't run, in its own words."""
     raise UsageError(message)
 
 
@@ -231,7 +230,6 @@ def render(resolved: Resolved, array: Array) -> str:
 def _render_program(
     environment: Environment, resolved: Resolved, array: Array, context: Mapping[str, Any]
 ) -> str:
-    """Return the commands of each rank."""
     recipe, names = resolved.recipe, set[str]()
     path = Path(recipe.folder) / "run.sh.j2"
     if resolved.options.examine:
@@ -302,7 +300,6 @@ def _job_settings(resolved: Resolved, array: Array, program: str) -> dict[str, A
 
 
 def _rank_options(resolved: Resolved, array: Array, placing: Placing) -> list[Any]:
-    """Return the options of rank.bash."""
     gpus_of_node = max(resolved.site.nodes.gpus_per_node, array.point.shape.gpus_per_node)
     options: list[Any] = ["--tasks", placing.tasks, "--devices", placing.gpus_of_task]
     options += ["--share", gpus_of_node]

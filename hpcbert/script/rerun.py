@@ -179,7 +179,6 @@ def compare_locks(lock: Lock, new_lock: Lock) -> tuple[str, ...]:
 
 
 def _flatten_lock(lock: Lock) -> dict[str, str]:
-    """Return the values that `submit --like` compares, as texts."""
     plain = asdict(replace(lock, recipe=lock.recipe[:12]))
     values = flatten({key: value for key, value in plain.items() if key not in _KEYS_OF_CAMPAIGN})
     return {

@@ -281,7 +281,6 @@ def find_file(recipe: Recipe, name: str) -> Path:
 def _list_sources(
     site: Site, recipe: Recipe, options: SubmitOptions, measurement_plan: MeasurementPlan
 ) -> dict[str, Path]:
-    """Return the files that jobs read or run, by name."""
     runtime = runtimes.RUNTIMES.get(site.container.runtime)
     needs = {
         (*recipe.files, *_COMMON_FILES): True,

@@ -251,7 +251,6 @@ def _read_squeue_row(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """Read the fields that may hold any text."""
     match = form.fullmatch(text)
     if match is None:
         return otherwise

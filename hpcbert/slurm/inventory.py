@@ -619,7 +619,6 @@ def read_qos(text: str) -> dict[str, Qos]:
 
 
 def _read_columns(text: str, columns: str) -> Iterator[dict[str, str]]:
-    """Yield the fields of each line, by column; lines that can't be read are skipped."""
     names = columns.split(",")
     for line in text.splitlines():
         row = line.split("|")

@@ -294,7 +294,6 @@ def _recorded_end(repeat: Repeat, queue: _QueueState) -> RepeatState | None:
 
 
 def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
-    """Return the state of a repeat without a recorded end."""
     # Where nobody can look, a repeat that has not begun waits: a retry would run it twice.
     if job_record.start is None and (queue.alive or queue.elsewhere):
         return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)

@@ -158,7 +158,6 @@ def _find_partition_misfits(
 def _compare_with_partition(
     job: JobRequest, partition: Partition, partitions: Mapping[str, Partition]
 ) -> Iterator[Finding]:
-    """Yield the requests of a job that exceed a partition."""
     # The resources of nodes that Slurm hides are an estimate.
     fitting = _count_fitting(job, partition) if partition.exact else partition.nodes
     partition_option = suggest_partition(job, partitions)
@@ -209,7 +208,6 @@ def suggest_partition(job: JobRequest, partitions: Mapping[str, Partition]) -> s
 
 
 def _suggest_gpus(job: JobRequest, partition: Partition) -> str:
-    """Return the option or setting for GPUs that a partition has; empty if it has none."""
     resource = parse_resources(job.gres)[0]
     candidates = partition.list_matches(replace(resource, kind=""))
     sufficient = [candidate for candidate in candidates if candidate.count >= resource.count]

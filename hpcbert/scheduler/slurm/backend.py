@@ -267,7 +267,6 @@ class Slurm(Scheduler):
 
 
 def _read_cluster(site: Site) -> str:
-    """Return the cluster that jobs are for; empty for this one."""
     return argument_value(site.slurm.sbatch_args, "clusters").partition(",")[0]
 
 

@@ -241,7 +241,6 @@ def _check_users(job: JobRequest, cluster: Cluster, reservation: str) -> Iterato
 
 
 def _check_gres(job: JobRequest, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
-    """Yield a finding if nodes have GPUs but no job requests them."""
     names = admission.select_partitions(job, partitions)
     groups = partitions[names[0]].groups if names else ()
     resources = dict.fromkeys(resource for group in groups for resource in group.resources)
@@ -273,7 +272,6 @@ def _judge_answer(
 
 
 def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
-    """Yield whether enough of the nodes that fit a job are running, and which are not."""
     partition_name = site.slurm.partition.partition(",")[0]
     states = inventory.read_node_states(cluster.states, partition_name)
     if not states:

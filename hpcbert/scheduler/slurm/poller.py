@@ -269,7 +269,6 @@ class SlurmPoller(Poller):
                 )
 
     def _is_accounted(self, repeat: Repeat) -> bool:
-        """Return whether sacct's last answer has a final end of a repeat's job."""
         return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
 
     def _judge(self, repeat: Repeat, reports: Reports) -> None:

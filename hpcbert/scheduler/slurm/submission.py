@@ -323,7 +323,6 @@ def _find_previous_array(directory: Path, campaign: Campaign) -> dict[Point | No
 
 
 def _split_array(array: Array) -> list[Array]:
-    """Return an array split in two, because of a limit on the jobs of one."""
     middle = (len(array.repeats) + 1) // 2
     first, second = array.repeats[:middle], array.repeats[middle:]
     return [
@@ -351,7 +350,6 @@ def _make_no_room(array: Array, campaign: Campaign) -> NoRoomError:
 
 
 def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
-    """Return the error for an array that Slurm refused, or may not have received."""
     job_ids = [entry.job_id for entry in campaign.arrays if entry.state == "submitted"]
     before = f" Submitted before it: {join_names(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
