@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -156,7 +155,6 @@ def watch(
     *,
     floor: float,
     once: bool = False,
-    chance: Callable[[], float] = random.random,
 ) -> View:
     """Follow campaigns until nothing can change any more, and return the last states.
 
@@ -168,7 +166,7 @@ def watch(
             states are open. The jobs continue.
     """
     campaigns = _adopt_jobs(campaigns, context)
-    tracker = Tracker(campaigns, run=context.run, clock=context.now, chance=chance, floor=floor)
+    tracker = Tracker(campaigns, context, floor=floor)
     repeats = tuple(repeat for tracked in campaigns for repeat in tracked.repeats)
     while True:
         new_states = tracker.poll()
@@ -393,8 +391,9 @@ def follow_log(
         NotALogError: What is in the log's place can't be read.
     """
     selected_campaigns = {repeat.watched.directory: repeat.watched for repeat in selected_repeats}
-    campaigns = _adopt_jobs(selected_campaigns.values(), SchedulerContext(run))
-    tracker = Tracker(campaigns, run=run, floor=floor)
+    context = SchedulerContext(run)
+    campaigns = _adopt_jobs(selected_campaigns.values(), context)
+    tracker = Tracker(campaigns, context, floor=floor)
     tracker.poll()
     repeat = _choose_repeat(selected_repeats, campaigns, tracker.states)
     log_file = _LogFile(repeat, show_text, tail)

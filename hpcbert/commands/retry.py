@@ -172,7 +172,7 @@ def _read_states(
         states = list_final_states(tracked_campaign, RecordedStates(tracked_campaign.directory))
         if len(states) == len(tracked_campaign.repeats):
             return states, set(states), True
-    tracker = Tracker([tracked_campaign], run=context.run, clock=context.now, floor=_POLL_SECONDS)
+    tracker = Tracker([tracked_campaign], context, floor=_POLL_SECONDS)
     settled_keys: set[Key] = set()
     for number in range(_MOST_POLLS):
         if number:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +48,7 @@ class SchedulerContext(NamedTuple):
     """How a scheduler reaches programs, the clock and the user.
 
     Attributes:
+        chance: A number in [0, 1), for jitter.
         settle: Seconds between two looks at the queue before concluding that no job exists.
         check: Called before each array: raises to stop the submission.
         again: The command that continues where a submission had to stop, without the campaign.
@@ -58,6 +60,7 @@ class SchedulerContext(NamedTuple):
     run: Runner
     now: Callable[[], float] = time.time
     pause: Callable[[float], None] = time.sleep
+    chance: Callable[[], float] = random.random
     settle: float = SETTLE
     check: Callable[[], None] = lambda: None
     again: str = RESUME
@@ -329,14 +332,11 @@ class Scheduler(ABC):
         """
         return watched
 
-    def poller(
-        self, watched: Sequence[TrackedCampaign], *, floor: float, chance: Callable[[], float]
-    ) -> Poller:
+    def poller(self, watched: Sequence[TrackedCampaign], *, floor: float) -> Poller:
         """Return a poller of campaigns, at a pace that suits the scheduler.
 
         Args:
             floor: Shortest interval between two queries, seconds.
-            chance: A number in [0, 1), for jitter.
         """
         return PlainPoller(self.states, watched)
 

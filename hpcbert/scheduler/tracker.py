@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import math
-import os
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from hpcbert import scheduler
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.scheduler.base import FLOOR, Poller, SchedulerContext, has_changed
 from hpcbert.slurm.states import RepeatState
-from hpcbert.system.runner import Runner
 
 
 class Tracker:
-    """Polls campaigns and knows the state of their repeats, as a `Poller` of one scheduler does.
-
-    Args:
-        clock: Seconds since the epoch.
-    """
+    """Polls campaigns and knows the state of their repeats, as a `Poller` of one scheduler does."""
 
     def __init__(
         self,
         watched: Sequence[TrackedCampaign],
+        context: SchedulerContext,
         *,
-        run: Runner,
-        environ: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = time.time,
-        chance: Callable[[], float] = random.random,
         floor: float = FLOOR,
     ) -> None:
         self.states: dict[Key, RepeatState] = {}
         self.failures, self.complaint, self.absent = 0, "", False
         self.garbage: tuple[str, ...] = ()
         self._pollers: dict[Poller, frozenset[Key]] = {}
-        for runs_on, tracked_campaigns in scheduler.group_by_scheduler(
-            watched, SchedulerContext(run, clock, environ=environ)
-        ):
-            poller = runs_on.poller(tracked_campaigns, floor=floor, chance=chance)
+        for runs_on, tracked_campaigns in scheduler.group_by_scheduler(watched, context):
+            poller = runs_on.poller(tracked_campaigns, floor=floor)
             self._pollers[poller] = frozenset(
                 repeat.key
                 for tracked_campaign in tracked_campaigns

@@ -30,8 +30,8 @@ def follow(built, run, *, time=None, sinks=None, **more):
     def note(changes):
         lines.extend(f"{change.repeat.number} {change.state.word}" for change in changes)
 
-    options = {"floor": 10.0, "chance": lambda: 0.0, **more}
-    context = SchedulerContext(run, now=time, pause=time.pause)
+    options = {"floor": 10.0, **more}
+    context = SchedulerContext(run, now=time, pause=time.pause, chance=lambda: 0.0)
     return monitor.watch((built,), sinks or monitor.Sinks(note), context, **options), lines, time
 
 

@@ -213,7 +213,7 @@ def campaign(
 
 def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatState]:
     """Return the states at this moment."""
-    tracker = Tracker([watched], run=run)
+    tracker = Tracker([watched], SchedulerContext(run))
     tracker.poll()
     return tracker.states
 

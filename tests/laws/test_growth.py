@@ -97,7 +97,7 @@ def test_tracked_and_retried_repeats(tmp_path):
 
     def track_repeats(runs, number):
         built = campaign(runs, "1n1g", repeats=number).finish()
-        tracker = Tracker([built], run=make_slurm(built, "RUNNING"))
+        tracker = Tracker([built], SchedulerContext(make_slurm(built, "RUNNING")))
 
         def poll():
             tracker.poll()

@@ -3,12 +3,13 @@
 import random
 from dataclasses import dataclass
 from itertools import compress, cycle, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import parse_state
@@ -126,8 +127,8 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(watched):
     @settings(max_examples=40, deadline=None)
     @given(truths)
     def check(truth):
-        clock: dict[str, Any] = {"clock": lambda: float(T + truth.moment), "chance": lambda: 0.0}
-        tracker = Tracker([built], run=truth, environ={}, **clock)
+        context = SchedulerContext(truth, lambda: float(T + truth.moment), chance=lambda: 0.0)
+        tracker = Tracker([built], context._replace(environ={}))
         (slurm,) = tracker._pollers
         assert isinstance(slurm, SlurmPoller)
         rounds = islice(cycle([*truth.failing, set()]), 400)  # It must come to an end.

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from hpcbert.scheduler.base import Pace
+from hpcbert.scheduler.base import Pace, SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.system.runner import run
 from tests.kit.campaigns import Built, ended
@@ -17,10 +17,10 @@ from tests.kit.waiting import Clock
 START = {"event": "start"}
 
 
-def track(slurm, *watched, clock=None, **options):
+def track(slurm, *watched, clock=None, chance=0.0, **options):
     """Return a tracker that has polled once."""
-    options = {"clock": clock or Clock(), "chance": lambda: 0.0, "environ": {}, **options}
-    tracker = Tracker(watched, run=slurm, **options)
+    context = SchedulerContext(slurm, clock or Clock(), chance=lambda: chance, environ={})
+    tracker = Tracker(watched, context, **options)
     tracker.poll()
     return tracker
 
@@ -103,7 +103,7 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(watch
 def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(watched):
     slurm = Slurm(squeue=squeue("12_1", "RUNNING"), sacct=sacct("12_1", "RUNNING"))
     clock, built = Clock(), watched("camp", repeats=1)
-    tracker = track(slurm, built, clock=clock, chance=lambda: 0.5, floor=10)
+    tracker = track(slurm, built, clock=clock, chance=0.5, floor=10)
     assert tracker.pause() == pytest.approx(11)
     for seconds, count in ((10.9, 1), (0.2, 2)):
         poll_at(tracker, clock, seconds)
@@ -120,7 +120,7 @@ def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(watched):
     assert 60 <= pace.seconds(0.99) < 72
     assert Pace(floor=90).after(changed=False, failed=False).interval == 90
     # Changes are told once.
-    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0)
+    tracker = Tracker([built], SchedulerContext(slurm, clock, chance=lambda: 0.0))
     assert list(tracker.poll()) == [(NAME, 1)]
     assert poll_at(tracker, clock) == []
     slurm.sacct = sacct("12_1", "COMPLETED")
@@ -148,7 +148,7 @@ def test_a_controller_that_fails_is_asked_seldom_and_its_failures_are_counted(wa
         built, clock = watched(f"camp{repeats}", repeats=repeats), Clock()
         built.mark("1n1g", 1, START, *ended(), time=T)
         slurm = Slurm(sacct=answer, squeue=failed(lost))
-        tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0, floor=10)
+        tracker = Tracker([built], SchedulerContext(slurm, clock, chance=lambda: 0.0), floor=10)
         while clock.now < T + 3600:
             tracker.poll()
             clock.pause(max(0.1, min(tracker.pause(), tracker.seconds_to_news())))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,17 +66,15 @@ class Slurm(Scheduler):
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a search for jobs that are not in the manifest."""
-        poller = self.poller([self.adopt_jobs(watched)], floor=FLOOR, chance=random.random)
+        poller = self.poller([self.adopt_jobs(watched)], floor=FLOOR)
         poller.poll()
         return poller.states
 
-    def poller(
-        self, watched: Sequence[TrackedCampaign], *, floor: float, chance: Callable[[], float]
-    ) -> SlurmPoller:
+    def poller(self, watched: Sequence[TrackedCampaign], *, floor: float) -> SlurmPoller:
         """Return a poller that asks sacct, then squeue."""
         from hpcbert.scheduler.slurm.poller import SlurmPoller  # imports submitit
 
-        return SlurmPoller(watched, self.context, floor=floor, chance=chance)
+        return SlurmPoller(watched, self.context, floor=floor)
 
     def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Ask squeue once, about all of them: a job may wait again after its attempt wrote its end.

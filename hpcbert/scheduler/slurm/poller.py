@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
@@ -150,16 +150,10 @@ class SlurmPoller(Poller):
     """Knows the state of repeats by the ladder: sacct, squeue, the jobs' own status files."""
 
     def __init__(
-        self,
-        watched: Sequence[TrackedCampaign],
-        context: SchedulerContext,
-        *,
-        floor: float,
-        chance: Callable[[], float],
+        self, watched: Sequence[TrackedCampaign], context: SchedulerContext, *, floor: float
     ) -> None:
         self.states = {}
-        self._context, self._chance = context, chance
-        self._watched = watched
+        self._context, self._watched = context, watched
         self._repeats = [
             repeat for tracked_campaign in watched for repeat in tracked_campaign.repeats
         ]
@@ -188,7 +182,7 @@ class SlurmPoller(Poller):
         changed = any(has_changed(before.get(key), state) for key, state in self.states.items())
         if due or changed:
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
-            self._due = self._context.now() + self._pace.seconds(self._chance())
+            self._due = self._context.now() + self._pace.seconds(self._context.chance())
         self._early = self._early.after(self._context.now(), changed=changed)
         self._note_ends()
 
