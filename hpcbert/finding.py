@@ -58,12 +58,4 @@ def make_finding(
         values: By the names in its braces.
     """
     row = {name: text.format_map(values) for name, text in _read_findings(table)[key].items()}
-    return Finding(
-        row["check"],
-        row.get("status", "fail"),
-        row["detail"],
-        row.get("hint", ""),
-        row.get("change", ""),
-        on_nodes,
-        row.get("remedy", ""),
-    )
+    return Finding(row.pop("check"), row.pop("status", "fail"), nodes=on_nodes, **row)

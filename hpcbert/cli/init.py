@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.request import find_submitter
 from hpcbert.commands.doctor import Visit, examine
 from hpcbert.commands.init import (
+    Proposal,
     Question,
+    complete,
     describe_choices,
     has_cluster,
     local_values,
-    propose,
     render_site,
 )
 from hpcbert.config import site
@@ -90,13 +92,10 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options:
     if not only_local and has_cluster(cluster):
         terminals = sys.stdin.isatty() and sys.stderr.isatty()
         asks = terminals and not click.get_current_context().params.get("as_json")
-        proposal = propose(
-            cluster,
-            machine.inspect_machine(os.environ),
-            options,
-            _ask_user if asks else lambda question: question.default,
-            folder=output.absolute().parent,
-        )
+        pick = _ask_user if asks else attrgetter("default")
+        surroundings = machine.inspect_machine(os.environ)
+        proposal = Proposal(cluster, surroundings, output.absolute().parent, options, pick)
+        complete(proposal)
     if proposal is None:
         refuse_typed(_SLURM, "without Slurm, which this machine does not have")
         if slurm:

@@ -31,7 +31,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.failures import Failure, JobOutput, explain_failure
 from hpcbert.logs.input_wait import read_input_notes
-from hpcbert.logs.scan import read_progress
+from hpcbert.logs.scan import Progress, read_progress
 from hpcbert.model import Note, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.metrics import row_rate
@@ -262,7 +262,7 @@ def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
 
 # Each campaign's logs are read by its own recipe.
 _grammar = functools.cache(flow.read_grammar)
-_factor_reader = functools.cache(flow.make_rate_factor_reader)
+_read_rate_factor = functools.cache(flow.read_rate_factor)
 
 
 @functools.cache
@@ -316,7 +316,7 @@ def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgre
     """Return the progress of a running repeat, from the end of its log."""
     log_grammar = _grammar(repeat.watched.directory)
     log = flow.log_path(repeat, state)
-    progress = read_progress(log, log_grammar) if log_grammar else None
+    progress = read_progress(log, log_grammar) if log_grammar else Progress()
     return flow.estimate_progress(repeat, progress, now=now)
 
 
@@ -337,7 +337,7 @@ def advise(repeat: Repeat, state: RepeatState) -> str:
 
 def convert_rate(repeat: Repeat, throughput: float | None, unit: Unit) -> float | None:
     """Return a repeat's samples per second in a unit; None if unknown."""
-    factor = _factor_reader(repeat.watched.directory)(repeat.array.point, unit)
+    factor = _read_rate_factor(repeat.watched.directory, repeat.array.point, unit)
     return throughput * factor if throughput and factor else None
 
 

@@ -102,6 +102,7 @@ class Proposal:
     """A site in the making.
 
     Attributes:
+        folder: The folder of the site.toml.
         cli_values: Values of the command line, by parameter.
         pick: Answers a question with one of its options, or with nothing.
         values: TOML values by dotted key; None to comment a key out.
@@ -110,6 +111,7 @@ class Proposal:
 
     cluster: Cluster
     surroundings: MachineFacts
+    folder: Path
     cli_values: Mapping[str, Any]
     pick: Callable[[Question], str]
     values: dict[str, str | None] = field(default_factory=dict)
@@ -185,23 +187,12 @@ def has_cluster(cluster: Cluster) -> bool:
     return silence not in {"missing", "unconfigured"}
 
 
-def propose(
-    cluster: Cluster,
-    surroundings: MachineFacts,
-    cli_values: Mapping[str, Any],
-    pick: Callable[[Question], str],
-    *,
-    folder: Path,
-) -> Proposal:
-    """Return the site that suits a cluster.
-
-    Args:
-        folder: The folder of the site.toml.
+def complete(proposal: Proposal) -> None:
+    """Choose every value of the site that suits a cluster.
 
     Raises:
         UsageError: A requested value does not exist, or only the user can choose one.
     """
-    proposal = Proposal(cluster, surroundings, cli_values, pick)
     proposal.values |= {**_CLUSTER, "scheduler": '"slurm"', "name": json.dumps(proposal.name)}
     offer = _choose_partition(proposal)
     if offer is None:
@@ -217,15 +208,14 @@ def propose(
     _choose_mpi(proposal)
     _choose_runtime(proposal)
     _choose_interface(proposal)
-    _choose_runs(proposal, folder)
+    _choose_runs(proposal)
     _choose_form(proposal)
-    most_indices = cluster.settings.most_indices
+    most_indices = proposal.cluster.settings.most_indices
     if most_indices is not None and most_indices < Protocol.repeats:
         proposal.warnings.append(
             f"An array has at most {most_indices} elements here (MaxArraySize): the "
             f"{Protocol.repeats} repeats of a point become several arrays."
         )
-    return proposal
 
 
 # --- What partitions offer ------------------------------------------------------------------------
@@ -611,8 +601,9 @@ def _choose_interface(proposal: Proposal) -> None:
     proposal.take("nodes.interface", name, reason, surroundings.interfaces)
 
 
-def _choose_runs(proposal: Proposal, folder: Path) -> None:
+def _choose_runs(proposal: Proposal) -> None:
     """Choose where campaigns go: next to the file, or where other machines see them."""
+    folder = proposal.folder
     shared_folders = [f"{path}/hpcbert" for path in proposal.surroundings.shared.values()]
     runs_folder, reason = proposal.answer("runs"), _CHOSEN_BY_USER
     private_folder = machine.find_local_directory(str(folder))

@@ -220,11 +220,9 @@ def no_answer_error(view: View) -> SchedulerError:
     )
 
 
-def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) -> RepeatProgress:
+def estimate_progress(repeat: Repeat, progress: Progress, *, now: float) -> RepeatProgress:
     """Add an estimate of the end to progress: the remaining samples over the throughput."""
     protocol = repeat.watched.campaign.protocol
-    if progress is None:
-        return RepeatProgress(None, protocol.iters, None, None)
     # A window in seconds may need more than the protocol's.
     iterations, end_time = max(protocol.iters, progress.iteration or 0), None
     if progress.iteration is not None and progress.throughput:
@@ -235,25 +233,25 @@ def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) 
     return RepeatProgress(progress.iteration, iterations, progress.throughput, end_time, notes)
 
 
-def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | None]:
-    """Return a function that says how many tokens or sequences a sample of a point has.
+def read_rate_factor(directory: Path, point: Point, unit: Unit) -> float | None:
+    """Return how many tokens or sequences a sample of a point has.
 
     None if the campaign's recipe and options do not say: only logs say how many samples a program
     packs into a sequence, and whether it leaves padding out.
     """
+    if unit == "samples":
+        return 1.0
     log_grammar = read_grammar(directory)
     if log_grammar is None or any(
         {"packing", "padding"} & fact.match.groupindex.keys() for fact in log_grammar.facts
     ):
-        return lambda _, unit: 1.0 if unit == "samples" else None
+        return None
+    if unit == "sequences":
+        return 1.0
     option = dict(toml.read(directory / store.RECIPE).get("options", {})).get("sequence_length", {})
     usual_length = log_grammar.sequence_length or dict(option).get("default")
-
-    def read_factor(point: Point, unit: Unit) -> float | None:
-        length = dict(point.options).get("sequence_length", usual_length)
-        return (float(length) if length else None) if unit == "tokens" else 1.0
-
-    return read_factor
+    length = dict(point.options).get("sequence_length", usual_length)
+    return float(length) if length else None
 
 
 def read_grammar(directory: Path) -> Grammar | None:

@@ -33,11 +33,11 @@ def propose_site(
     texts["partitions"] = "".join(partition(**columns) for columns in texts["partitions"])
     cluster = Cluster(SchedulerContext(run or Answers(**texts), environ=environ or {}))
     assert init.has_cluster(cluster)
-    proposal = init.propose(
-        cluster, MachineFacts(**facts), dict(options),
+    proposal = init.Proposal(
+        cluster, MachineFacts(**facts), Path(folder), dict(options),
         lambda question: dict(picks).get(question.name.split()[-1], question.default),
-        folder=Path(folder),
     )  # fmt: skip
+    init.complete(proposal)
     path = place / "site.toml"
     path.write_text(init.render_site(SITE.read_text(), proposal.values))
     return proposal, read_site(path, base=place, env={})

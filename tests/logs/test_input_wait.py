@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcbert.commands.monitor import make_rate_factor_reader
+from hpcbert.commands.monitor import read_rate_factor
 from hpcbert.logs.input_wait import read_input_notes, read_wait_share
 from hpcbert.logs.scan import read_progress
 from tests.kit import cli, logs
@@ -46,13 +46,13 @@ def test_collect_and_monitor_say_which_repeat_and_what_to_set(build, empty_direc
 def test_monitor_knows_the_size_of_a_sample(build, unit, factor):
     built = build("1n1g")
     point = built.campaign.arrays[0].point
-    assert make_rate_factor_reader(built.directory)(point, unit) == factor
+    assert read_rate_factor(built.directory, point, unit) == factor
     unknown = 1 if unit == "samples" else None
     recipe = built.directory / "recipe.toml"
     recipe.write_bytes((TEMPLATES / "mlperf-bert-v5" / "recipe.toml").read_bytes())
-    assert make_rate_factor_reader(built.directory)(point, unit) == unknown  # it packs samples
+    assert read_rate_factor(built.directory, point, unit) == unknown  # it packs samples
     recipe.unlink()
-    assert make_rate_factor_reader(built.directory)(point, unit) == unknown
+    assert read_rate_factor(built.directory, point, unit) == unknown
 
 
 @cases
