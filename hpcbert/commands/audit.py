@@ -36,11 +36,9 @@ class Audit:
     Attributes:
         status: `intact`, even if secrets were masked to archive the campaign; `stale`: the campaign
             has gone on since; `changed`: something that was recorded has changed or is missing.
-        findings: The differences from the record.
         recorded: When the evidence was recorded, ISO 8601 UTC.
         seal: The record's own digest: if noted elsewhere, it proves that the record is the same.
         history: Earlier records, and what had changed since each.
-        tables: The tables, made again from the logs.
         exhibits: Everything behind a repeat, as `audit --json` has it, by the path of the log of
             its valid attempt.
     """

@@ -142,7 +142,6 @@ class NodeCheck:
     """One check of nodes or ranks.
 
     Attributes:
-        hint: What to do about a problem.
         change: Name of the setting, package or file to change.
         remedy: What to type; names in braces are to be filled in.
         asks: The question, for the page.
@@ -296,9 +295,8 @@ def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> I
         yield check_pyxis(site, recipes, run=run)
     images, problems = _find_images(site, recipes)
     yield from problems
-    outcome = run(
-        ["bash", str(_PROBE), *_probe_arguments(site, recipes, images)], timeout=_PROBE_SECONDS
-    )
+    command = ["bash", str(_PROBE), *_probe_arguments(site, recipes, images)]
+    outcome = run(command, timeout=_PROBE_SECONDS)
     optional_checks = () if find_traits(site.scheduler).runs_locally else _JOBS_ONLY
     for row in read_rows(outcome.stdout):
         status = "warn" if row.status == "fail" and row.name in optional_checks else row.status
@@ -440,9 +438,7 @@ def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
     elif finding.status != "ok":
         # The nodes may have what this machine lacks.
         yield replace(finding, status="warn", detail=f"{finding.detail}.")
-    images = {
-        resolved.available_inputs.image: resolved.recipe.name for resolved in reversed(draft.uses)
-    }
+    images = {use.available_inputs.image: use.recipe.name for use in reversed(draft.uses)}
     for image, name in images.items():
         if image and image.kind != "file":
             yield make_finding("unprepared-image", recipe=name, uri=image.uri)

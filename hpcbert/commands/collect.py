@@ -122,9 +122,9 @@ def collect(paths: Sequence[Path], request: CollectRequest, recipes: Recipes) ->
         result.left_out += discovery.left_out
         campaigns = _choose_campaigns(discovery.campaigns, directories, result)
         for directory in track(campaigns, "collecting campaigns"):
-            tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
+            tracked = TrackedCampaign(directory, store.read_manifest(directory), records)
             place = named_paths.get(directory, directory)
-            _collect_campaign(result, tracked_campaign, nearby, request, place)
+            _collect_campaign(result, tracked, nearby, request, place)
         if discovery.logs:
             has_campaigns = bool(campaigns)
             _collect_logs(
@@ -165,10 +165,7 @@ def _choose_campaigns(
 
     In a directory that several people share, those are the user's; if none is, everybody's.
     """
-    owners = {
-        campaign: "" if campaign in paths else store.find_foreign_owner(campaign)
-        for campaign in campaigns
-    }
+    owners = {path: "" if path in paths else store.find_foreign_owner(path) for path in campaigns}
     if all(owners.values()):
         return list(campaigns)
     result.warnings += tuple(
@@ -181,37 +178,33 @@ def _choose_campaigns(
 
 def _collect_campaign(
     result: CollectResult,
-    tracked_campaign: TrackedCampaign,
+    tracked: TrackedCampaign,
     nearby: NearbyCampaigns,
     request: CollectRequest,
     place: Path,
 ) -> None:
     """Add a campaign, which was named by its directory or its archive."""
-    directory, campaign = tracked_campaign.directory, tracked_campaign.campaign
+    directory, campaign = tracked.directory, tracked.campaign
     if campaign.rehearse:
         text = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
         result.refused += (text,)
         result.add(judge.make_source(place, campaign, ()))
         return
     judgement = judge.gather(
-        tracked_campaign,
-        rule=request.rule,
-        window=request.window,
-        states=ask_scheduler,
-        nearby=nearby,
+        tracked, rule=request.rule, window=request.window, states=ask_scheduler, nearby=nearby
     )
     newest_states = {repeat.key: repeat.history.newest for repeat in judgement.repeats}
     is_alive = any(state.kind.alive for state in newest_states.values())
     warnings = [
         *judgement.warnings,
         *store.warn_about_writers(place),
-        *preflight.warn_about_preflight(tracked_campaign, over=not is_alive),
+        *preflight.warn_about_preflight(tracked, over=not is_alive),
         *(f"{campaign.id}: {sentence}" for sentence in judgement.comparison.accepted),
     ]
     if place == directory and not store.find_foreign_owner(directory):
         ended = {key for key, state in newest_states.items() if state.kind.over}
-        write_ends(tracked_campaign, newest_states, ended)
-        warnings += judge.write_results(tracked_campaign, judgement, nearby, now=time.time())
+        write_ends(tracked, newest_states, ended)
+        warnings += judge.write_results(tracked, judgement, nearby, now=time.time())
     if judgement.comparison.changed:
         # A changed campaign is not recorded again.
         changes = "; ".join(map(str, judgement.comparison.changed))
@@ -336,9 +329,6 @@ class Places:
 def find_places(site: str = "", templates: tuple[str, ...] = ()) -> Places:
     """Return the places for this process, from its environment and working directory.
 
-    Args:
-        site: What `--site` says; empty if not given.
-
     Raises:
         ConfigError: The site does not exist, or others can change it or its recipes.
     """
@@ -347,9 +337,7 @@ def find_places(site: str = "", templates: tuple[str, ...] = ()) -> Places:
 
 
 def load_result_set(
-    words: Sequence[str],
-    user_places: Places,
-    request: CollectRequest | None = None,
+    words: Sequence[str], user_places: Places, request: CollectRequest | None = None
 ) -> ResultSet:
     """Return the results that words name, all in one.
 
@@ -364,10 +352,8 @@ def load_result_set(
     Raises:
         UsageError: A word names nothing, what it names can't be read, or a point appears twice.
     """
-    published_names = [
-        word for word in words if record.is_record_name(word) and not Path(word).exists()
-    ]
-    campaign_words = [word for word in words if word not in published_names]
+    published = [word for word in words if record.is_record_name(word) and not Path(word).exists()]
+    campaign_words = [word for word in words if word not in published]
     paths = list(resolve_words(campaign_words, user_places))
     if not words:
         newest = store.find_newest(user_places.runs, measured=True)
@@ -383,7 +369,7 @@ def load_result_set(
             hint="Leave them out, or name campaigns or logs.",
         )
     result_sets += [document.read_results(path) for path in files]
-    result_sets += [record.published_results(published_names)] if published_names else []
+    result_sets += [record.published_results(published)] if published else []
     refuse_duplicates(
         (table.group, row)
         for result_set in result_sets

@@ -77,12 +77,10 @@ def compare_results(
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
-    loaded = (
-        [load_result_set(words, places, reading)] if by else _load_sides(words, places, reading)
-    )
-    warnings = [text for result in loaded for text in result.warnings]
-    warnings += [text for result in loaded for text in explain_missing(result.tables, unit)]
-    converted = [convert_tables(result.tables, unit) for result in loaded]
+    sets = [load_result_set(words, places, reading)] if by else _load_sides(words, places, reading)
+    warnings = [text for result in sets for text in result.warnings]
+    warnings += [text for result in sets for text in explain_missing(result.tables, unit)]
+    converted = [convert_tables(result.tables, unit) for result in sets]
     sides = _split_by(converted[0], by) if by else list(zip(words, converted, strict=True))
     (base_name, base_tables), *new_sides = sides
     dimension = DIMENSIONS.get(by, "")
@@ -98,7 +96,7 @@ def compare_results(
         for comparison in comparisons
         if not comparison.pairs and not (failures and comparison.lacking)
     ]
-    refused = (*(text for result in loaded for text in result.refused), *empty)
+    refused = (*(text for result in sets for text in result.refused), *empty)
     return CompareResult(comparisons, failures, refused, tuple(dict.fromkeys(warnings)))
 
 
@@ -213,11 +211,7 @@ class Acceptance(NamedTuple):
 
 
 def accept_results(
-    base: ResultSet,
-    base_name: str,
-    results: Mapping[Path, ResultSet],
-    *,
-    each_node: bool,
+    base: ResultSet, base_name: str, results: Mapping[Path, ResultSet], *, each_node: bool
 ) -> Acceptance:
     """Compare results with a baseline, and the nodes with each other.
 

@@ -200,10 +200,8 @@ def _draft_job(
     backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
     options = backend.fit(options, job_site, first_recipe)
     request = Request(visit.shape, repeats=1, device=device)
-    measurement_plan = plan(first_recipe, job_site, request)
-    return draft(
-        measurement_plan, job_site, first_recipe, options=options, submitter=visit.submitter
-    )
+    job_plan = plan(first_recipe, job_site, request)
+    return draft(job_plan, job_site, first_recipe, options=options, submitter=visit.submitter)
 
 
 def _submit(

@@ -181,9 +181,8 @@ def has_cluster(cluster: Cluster) -> bool:
             "--local: without Slurm.",
         )
     if silence in {"away", "failed"}:
-        raise SchedulerError(
-            f"{cluster.complaint}.", hint=f"{HINTS[silence]} --local: without Slurm."
-        )
+        hint = f"{HINTS[silence]} --local: without Slurm."
+        raise SchedulerError(f"{cluster.complaint}.", hint=hint)
     return silence not in {"missing", "unconfigured"}
 
 
@@ -326,12 +325,8 @@ def _count_gpus(partition: Partition) -> tuple[_GpuKind, ...]:
     for name, sizes in nodes.items():
         count, node_count = max(sizes.items(), key=lambda size: (size[1], size[0]))
         kinds.append(_GpuKind(Resource("gpu", name, count), node_count, max(sizes)))
-    return tuple(
-        sorted(
-            kinds,
-            key=lambda kind: (kind.gpus.sliced, -kind.nodes * kind.gpus.count, kind.gpus.kind),
-        )
-    )
+    kinds.sort(key=lambda kind: (kind.gpus.sliced, -kind.nodes * kind.gpus.count, kind.gpus.kind))
+    return tuple(kinds)
 
 
 def _explain_bar(partition: Partition, rule: PartitionRules | None, cluster: Cluster) -> str:
@@ -564,9 +559,7 @@ def _choose_mpi(proposal: Proposal) -> None:
         name = proposal.choose("slurm.mpi", "MPI type", dict.fromkeys(types, ""))
         reason = _CHOSEN_BY_USER
     elif name and not name.startswith("pmix"):
-        proposal.warnings.append(
-            "srun has no pmix: programs that need PMIx can't find their ranks."
-        )
+        proposal.warnings.append("srun has no pmix: programs that need it can't find their ranks.")
     proposal.take("slurm.mpi", name, reason, kinds)
 
 
@@ -646,12 +639,10 @@ def _choose_form(proposal: Proposal) -> None:
         proposal.take("slurm.sbatch_args", forms[0].sbatch_args, reason)
 
 
-def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:
+def local_values(options: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the command line's values for a site without Slurm, as TOML values by dotted key."""
     return {
-        key: json.dumps(cli_values[name])
-        for key, name in _PARAMETERS.items()
-        if cli_values.get(name)
+        key: json.dumps(options[name]) for key, name in _PARAMETERS.items() if options.get(name)
     }
 
 

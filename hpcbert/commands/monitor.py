@@ -277,7 +277,6 @@ class Rates:
 
     Attributes:
         ended: The repeats that had ended, each with its attempt.
-        runs: Their runs.
         rows: The rows of the points that had finished, by the point's key.
     """
 
@@ -315,21 +314,15 @@ def read_rates(watched: TrackedCampaign, states: Mapping[Key, RepeatState]) -> R
         return Rates(ended)
     ended_keys = {key for key, _ in ended}
     points = dict.fromkeys(repeat.array.point for repeat in gathered.repeats)
-    running_points = {
-        repeat.array.point for repeat in watched.repeats if repeat.key not in ended_keys
-    }
-    finished_points = {
+    running = {repeat.array.point for repeat in watched.repeats if repeat.key not in ended_keys}
+    finished = {
         (measured.group, measured.shape): (point, measured)
         for point, measured in zip(points, gathered.points, strict=True)
-        if point not in running_points
+        if point not in running
     }
     runs = {repeat.key: repeat.run for repeat in gathered.repeats if repeat.key in ended_keys}
-    tables = tabulate(measured for _, measured in finished_points.values())
-    rows = {
-        finished_points[table.group, row.shape][0].key: row
-        for table in tables
-        for row in table.rows
-    }
+    tables = tabulate(measured for _, measured in finished.values())
+    rows = {finished[table.group, row.shape][0].key: row for table in tables for row in table.rows}
     return Rates(ended, runs, rows)
 
 
@@ -379,7 +372,6 @@ def follow_log(
     that waits; if none waits, the one that wrote last.
 
     Args:
-        show_text: Receives new content of the log.
         show_state: Receives another attempt, or another word for its state.
         floor: Shortest interval between two queries of a scheduler, seconds.
         tail: Returns the byte at which to begin in the first log.

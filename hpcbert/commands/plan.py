@@ -53,7 +53,6 @@ class Missing:
     """Something that a framework needs and that is not ready.
 
     Attributes:
-        framework: Name of the recipe.
         kind: `image`, `source`, `environment`, `data` or `python`.
         command: Gets it; empty if no command can.
         hint: What to do if no command is enough.
@@ -73,7 +72,6 @@ class PointOutlook:
     """One point of a plan.
 
     Attributes:
-        cost: The maximum cost.
         earlier: Earlier runs of the same point; None: there were none.
         start: When its first job would start if submitted now; None: unknown.
         least: Number of repeats made in any case.
@@ -102,8 +100,6 @@ class Outlook:
     """The cost of submitting one draft, with the resources and the missing parts.
 
     Attributes:
-        supplies: What its partitions have.
-        lacks: What is not ready.
         obstacles: Other reasons that it can't run.
         doubts: Reasons that it may not run.
         unanswered: Why the scheduler could not be asked; None: it could be.
@@ -146,17 +142,15 @@ def forecast(draft: Draft, earlier_campaigns: Sequence[TrackedCampaign], *, run:
     except SchedulerError as error:
         unanswered = error
     points = {entry.point for entry in costs if not entry.preflight}
-    earlier_runs = find_earlier_runs(
+    earlier = find_earlier_runs(
         earlier_campaigns, points, protocol=campaign.protocol, rehearse=campaign.rehearse
     )
     is_adaptive = campaign.protocol.precision_of_median is not None
     outlooks = []
-    for entry in costs:
-        can_stop = is_adaptive and not entry.preflight
-        least = min(FEWEST_REPEATS, entry.repeats) if can_stop else entry.repeats
-        outlooks.append(
-            PointOutlook(entry, earlier_runs.get(entry.point), starts.get(entry.point), least)
-        )
+    for cost in costs:
+        can_stop = is_adaptive and not cost.preflight
+        least = min(FEWEST_REPEATS, cost.repeats) if can_stop else cost.repeats
+        outlooks.append(PointOutlook(cost, earlier.get(cost.point), starts.get(cost.point), least))
     lacks: list[Missing] = []
     findings = find_submission_obstacles(draft, run=run)
     for resolved in draft.uses:

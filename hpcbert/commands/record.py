@@ -57,8 +57,6 @@ class BenchmarkRun(NamedTuple):
         seconds: From run_start to run_stop; None if the run did not reach the target.
         samples: Trained at the last evaluation; None if the log has no such number.
         tracked_rate: Samples per second of the whole run, as the program states them.
-        global_batch_size: Samples of an optimizer step.
-        accumulation: Micro-batches of an optimizer step.
     """
 
     seconds: float | None = None
@@ -141,9 +139,7 @@ def _read_entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def make_table(
-    location: tuple[str, str, str],
-    system: Mapping[str, Any],
-    runs: Sequence[BenchmarkRun],
+    location: tuple[str, str, str], system: Mapping[str, Any], runs: Sequence[BenchmarkRun]
 ) -> PublishedTable | None:
     """Return a submission's table; None if its runs give neither minutes nor a rate.
 
@@ -404,7 +400,6 @@ class RecordCell(NamedTuple):
     """One published number and the number from its logs.
 
     Attributes:
-        table: Name in the record.
         found: The median of the logs; None if none of them is valid.
         rule: The rule; `minutes` for the time to train.
         error: The known error of the number; may be empty.

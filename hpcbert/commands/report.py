@@ -85,7 +85,6 @@ def write_report(
         target: The directory: new, empty, or an earlier report that nobody changed.
         title: Title of the report; empty for the usual one.
         language: Language of the page: one of LANGUAGES. Markdown is written in all of them.
-        size: Size of the figures: a name in SIZES.
         unit: What the rates count; results.json keeps samples and adds the others.
 
     Raises:

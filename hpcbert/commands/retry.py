@@ -7,7 +7,6 @@ added and the number of its first attempt. Nothing that exists is overwritten.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -62,14 +61,11 @@ class RetryPlan:
     """What one retry of a campaign found, and the arrays that it submits.
 
     Attributes:
-        invalid: Repeats to resubmit.
         spent: Repeats that were resubmitted as often as allowed.
         open: Number of repeats that wait, run, or may yet.
-        runs: All runs, by point.
         attempts: Number of the newest attempt of each repeat.
         too_large: Repeats that ran out of device memory and would do so again: no repeat of their
             point is valid, and there is no node to avoid.
-        arrays: New arrays, `intended`.
         scripts: The texts of their scripts, by name.
         spared: Suspected nodes that are not excluded, with the reason for the suspicion.
     """
@@ -239,10 +235,7 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
 
 
 def _choose_exclusions(
-    campaign: Campaign,
-    first_array: Array,
-    policy: RetryPolicy,
-    suspicion: Suspicion | None,
+    campaign: Campaign, first_array: Array, policy: RetryPolicy, suspicion: Suspicion | None
 ) -> Verdict:
     """Return the nodes that a retry excludes; never those that its script names."""
     requested_nodes = tuple((node, "named by --exclude") for node in policy.exclude)
@@ -266,7 +259,7 @@ def _choose_exclusions(
 def _make_array(
     plan: RetryPlan,
     first_array: Array,
-    invalid_repeats: Sequence[InvalidRepeat],
+    repeats: Sequence[InvalidRepeat],
     verdict: Verdict,
     *,
     time_limit: str,
@@ -274,12 +267,10 @@ def _make_array(
     """Return the array that runs some repeats of a point again, and its script."""
     point_arrays = plan.watched.campaign.of_point[first_array.point]
     retry = 1 + max(array.retry for array in point_arrays)
-    attempts = [
-        plan.attempts.get((repeat.array.name, repeat.number), 0) for repeat in invalid_repeats
-    ]
+    attempts = [plan.attempts.get((repeat.array.name, repeat.number), 0) for repeat in repeats]
     first_attempt = 1 + max(*attempts, *(array.first_attempt for array in point_arrays))
     name = f"{first_array.name}.t{retry}"
-    indices = [repeat.number - first_array.offset for repeat in invalid_repeats]
+    indices = [repeat.number - first_array.offset for repeat in repeats]
     request = retry_request(
         first_array.request,
         name=name,
@@ -298,7 +289,7 @@ def _make_array(
     array = Array(
         point=first_array.point,
         name=name,
-        repeats=tuple(repeat.number for repeat in invalid_repeats),
+        repeats=tuple(repeat.number for repeat in repeats),
         script=first_array.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
         script_sha256=hashlib.sha256(script.encode()).hexdigest(),
         log=first_array.log,
@@ -307,7 +298,7 @@ def _make_array(
         retry=retry,
         first_attempt=first_attempt,
         excluded=verdict.excluded,
-        why=tuple((repeat.number, repeat.state, repeat.why) for repeat in invalid_repeats),
+        why=tuple((repeat.number, repeat.state, repeat.why) for repeat in repeats),
         cluster=first_array.cluster,
         offset=first_array.offset,
         preflight=first_array.preflight,
@@ -362,7 +353,7 @@ def watch_and_retry(
     once: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> View:
-    """Watch campaigns, resubmit invalid repeats, and watch on, until all is over.
+    """Watch campaigns, resubmit invalid repeats, and watch on; return the last states.
 
     Nobody confirms these retries, so a cancelled repeat stays cancelled, a repeat that needs a
     longer time limit or a smaller batch waits for the user to set one, and a rehearsal is never
@@ -372,10 +363,6 @@ def watch_and_retry(
         policy: Which repeats to resubmit; with a limit of 0, none.
         floor: Shortest interval between two queries of Slurm at this site, seconds.
         interval: The interval for watching, if it is to be longer.
-        pause: Waits a number of seconds between two looks.
-
-    Returns:
-        The last states.
 
     Raises:
         SchedulerError: Slurm gave no answer for too long; the jobs continue.
@@ -386,27 +373,21 @@ def watch_and_retry(
     if policy.limit:
         for tracked_campaign in campaigns:
             store.refuse_foreign(tracked_campaign.directory)
-    unattended_policy = replace(policy, cancelled=False)
+    unattended = replace(policy, cancelled=False)
     context = SchedulerContext(run, pause=pause)
     while True:
         sinks = observer.watching()
         view = watch(campaigns, sinks, context, floor=interval or floor, once=once)
         plans = [
-            resubmit(
-                tracked_campaign.directory,
-                unattended_policy,
-                run=run,
-                floor=floor,
-                waiting=observer.waiting,
-            )
-            for tracked_campaign in campaigns
-            if policy.limit and not once and not tracked_campaign.campaign.rehearse
+            resubmit(tracked.directory, unattended, run=run, floor=floor, waiting=observer.waiting)
+            for tracked in campaigns
+            if policy.limit and not once and not tracked.campaign.rehearse
         ]
         retry_plans = [plan for plan in plans if plan.arrays]
         if not retry_plans:
             return view
         observer.retried(retry_plans)
-        campaigns = [open_campaign(tracked_campaign.directory) for tracked_campaign in campaigns]
+        campaigns = [open_campaign(tracked.directory) for tracked in campaigns]
 
 
 def resubmit(
@@ -418,23 +399,13 @@ def resubmit(
     dry: bool = False,
     waiting: Callable[[str], None] | None = None,
 ) -> RetryPlan:
-    """Resubmit a campaign's invalid repeats; with `dry`, only return them.
+    """Resubmit a campaign's invalid repeats, as `submit_pending`; with `dry`, only return them."""
 
-    Args:
-        floor: Shortest interval between two queries of Slurm, seconds.
-        waiting: As in `submit_pending`.
+    def submit_intended() -> Campaign:
+        return submit_pending(
+            directory, run=run, floor=floor, waiting=waiting, resume_command=RETRY_COMMAND
+        )
 
-    Returns:
-        What was submitted, with job ids.
-    """
-    submit_intended = functools.partial(
-        submit_pending,
-        directory,
-        run=run,
-        floor=floor,
-        waiting=waiting,
-        resume_command=RETRY_COMMAND,
-    )
     arrays = store.read_manifest(directory).arrays
     if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
