@@ -71,11 +71,6 @@ def is_copy(
     )
 
 
-def has_field(match: re.Match[bytes], name: str) -> bool:
-    """Return whether a field took part in a match; optional ones may not."""
-    return name in match.re.groupindex and match[name] is not None
-
-
 def loose_float(text: bytes) -> float:
     """Return a number, NaN if the text is not one."""
     try:

@@ -14,7 +14,6 @@ from hpcbert.logs.fields import (
     FactValue,
     LogFacts,
     check_loss,
-    has_field,
     is_copy,
     loose_float,
     read_fields,
@@ -763,7 +762,7 @@ def find_places(path: Path, record: Record, setting: Setting) -> list[int]:
             for match in record_matches(piece, record):
                 if not record.has("iteration"):
                     places.add((len(places) + 1) * (record.every or 1))
-                elif has_field(match, "iteration"):
+                elif match["iteration"] is not None:
                     with suppress(CannotReduceError, UnknownError):
                         number = whole_number(match["iteration"])
                         places.add(int(count_completed(record, number, setting)))

@@ -17,15 +17,7 @@ from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.errors import HpcbertError, join_names
 from hpcbert.model import OptionValue
 from hpcbert.prepare.parts import Context, Part, make_alone, make_directory, write_record
-from hpcbert.script.materials import (
-    SyntheticData,
-    data_record_path,
-    find_data_path,
-    find_misfits,
-    plan_synthetic,
-    read_record,
-    synthetic_folder,
-)
+from hpcbert.script import materials
 from hpcbert.script.plan import read_options
 from hpcbert.system.files import translate_errors
 
@@ -69,7 +61,8 @@ def make_synthetic(
     """
     if recipe.dataset is None:
         return None
-    folder, request = synthetic_folder(site, recipe, options), plan_synthetic(site, recipe, options)
+    folder = materials.synthetic_folder(site, recipe, options)
+    request = materials.plan_synthetic(site, recipe, options)
     view = folder / "data"
     if view.is_dir():
         return None
@@ -86,7 +79,7 @@ def make_synthetic(
     return None
 
 
-def _make_samples(folder: Path, request: SyntheticData) -> None:
+def _make_samples(folder: Path, request: materials.SyntheticData) -> None:
     from hpcbert.prepare.data_formats import FORMATS
     from hpcbert.prepare.data_making import DataPlan, make, synthetic_words
     from hpcbert.prepare.data_samples import StreamSettings, Vocabulary
@@ -141,7 +134,7 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
         hint += f'"{SYNTHETIC}", and hpcbert makes them. {recipe.data}'
         return Part("failed", "the site names no data", hint=hint)
     options = read_options(recipe, site, context.settings)
-    path = find_data_path(site, recipe, options)
+    path = materials.find_data_path(site, recipe, options)
     if "://" in recipe.dataset.files.format_map(options):
         return Part("skipped", "the program reads them over the network", path)
     failed_part = make_synthetic(recipe, site, options, context) if setting == SYNTHETIC else None
@@ -155,7 +148,7 @@ def _check_data(
     options: Mapping[str, OptionValue],
     context: Context,
 ) -> Part:
-    path = find_data_path(site, recipe, options)
+    path = materials.find_data_path(site, recipe, options)
     try:
         files = _find_files(Path(path), dataset, options)
         first_records = [
@@ -169,11 +162,11 @@ def _check_data(
         detail = f"{error.filename or path}: {error.strerror}"
         hint = "Check on a node that has them: hpcbert prepare --on-node."
         return Part("failed", detail, path, hint=hint)
-    if problems := find_misfits(recipe, options, path):
+    if problems := materials.find_misfits(recipe, options, path):
         return Part("failed", "; ".join(problems), path, hint=f"The program needs: {recipe.data}")
     detail = f"{len(files)} files; {first_records[0]}"
-    record_path = data_record_path(site, recipe, options)
-    previous = read_record(record_path)
+    record_path = materials.data_record_path(site, recipe, options)
+    previous = materials.read_record(record_path)
     if previous.get("path") == path and previous.get("digest") == digest:
         return Part("ready", detail, path, digest)
     if context.dry:
@@ -202,12 +195,8 @@ def _find_files(
     if dataset.numbered:
         count = int(options[dataset.numbered])
         files = tuple(directory / pattern.replace("*", str(number)) for number in range(count))
-    missing = [path for path in files if not path.is_file()]
-    missing += [
-        directory / name
-        for name in (template.format_map(options) for template in dataset.also)
-        if not (directory / name).is_file()
-    ]
+    extra_files = [directory / template.format_map(options) for template in dataset.also]
+    missing = [path for path in (*files, *extra_files) if not path.is_file()]
     if missing:
         names = join_names((str(path.relative_to(directory)) for path in missing), most=_SHOWN)
         raise ValueError(f"{names} are missing in {directory}")

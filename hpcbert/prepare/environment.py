@@ -20,15 +20,7 @@ from hpcbert.config.recipe import InstallStep, Recipe, VirtualEnvironment
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError
 from hpcbert.prepare.parts import Context, Part, Status, make_alone, remove_directory, write_record
-from hpcbert.script.materials import (
-    environment_record_path,
-    interpreter_path,
-    packages_path,
-    read_record,
-    record_directory,
-    runs_in_environment,
-    source_record_path,
-)
+from hpcbert.script import materials
 from hpcbert.system import redact
 from hpcbert.system.files import translate_errors
 
@@ -64,15 +56,15 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
     virtual_environment = recipe.environment
     if virtual_environment is None:
         return Part("skipped", "the recipe needs none")
-    if not runs_in_environment(site, recipe):
+    if not materials.runs_in_environment(site, recipe):
         detail = "ranks run in an image"
         if site.container.runtime == "none":
             detail = f"the site names an interpreter: frameworks.{recipe.name}.python"
         return Part("skipped", detail)
-    path = environment_record_path(site, recipe)
+    path = materials.environment_record_path(site, recipe)
     installation = _Installation(recipe, virtual_environment, site, context)
-    description = read_record(path)
-    if description and interpreter_path(installation.directory).exists():
+    description = materials.read_record(path)
+    if description and materials.interpreter_path(installation.directory).exists():
         return installation.check_installed(description)
     try:
         python = find_python(virtual_environment.python, context, installation.env)
@@ -130,7 +122,7 @@ class _Installation:
         self.virtual_environment = virtual_environment
         self.site = site
         self.context = context
-        self.directory = record_directory(environment_record_path(site, recipe))
+        self.directory = materials.record_directory(materials.environment_record_path(site, recipe))
         inherited_env = {
             name: value for name, value in context.env.items() if not _REMOVED_VARIABLES.match(name)
         }
@@ -169,7 +161,7 @@ class _Installation:
         self._run(interpreter, "-m", "venv", str(self.directory))
         for step in self.virtual_environment.install:
             self._install(step)
-        folder = packages_path(self.directory, self.virtual_environment.python)
+        folder = materials.packages_path(self.directory, self.virtual_environment.python)
         # The program's own repository, not one around the checkout.
         env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         for patch in patches:
@@ -191,7 +183,7 @@ class _Installation:
         if step.requirements:
             arguments += ["-r", str(Path(self.recipe.folder) / step.requirements)]
         self.context.say(f"installing {step.requirements or 'the program'}")
-        python = str(interpreter_path(self.directory))
+        python = str(materials.interpreter_path(self.directory))
         if not step.source:
             self._run(python, *arguments, env=step.env)
             return
@@ -204,19 +196,19 @@ class _Installation:
 
     def _checkout(self) -> Path:
         source = self.site.settings(self.recipe.name).source
-        path = source_record_path(self.site, self.recipe)
-        root = Path(source) if source else record_directory(path)
+        path = materials.source_record_path(self.site, self.recipe)
+        root = Path(source) if source else materials.record_directory(path)
         inner = Path(self.recipe.source.path).parts
         if source and inner and root.parts[-len(inner) :] == inner:
             root = root.parents[len(inner) - 1]
-        if not (root.is_dir() and (source or read_record(path))):
+        if not (root.is_dir() and (source or materials.read_record(path))):
             message = "it needs the program's checkout, which does not exist"
             hint = f"hpcbert prepare --fw {self.recipe.name} --only source"
             raise IncompleteError(message, hint=hint)
         return root
 
     def _list_packages(self) -> list[str]:
-        python = str(interpreter_path(self.directory))
+        python = str(materials.interpreter_path(self.directory))
         packages = json.loads(self._run(python, "-m", "pip", "list", "--format=json"))
         return sorted(f"{package['name']}=={package['version']}" for package in packages)
 

@@ -14,13 +14,7 @@ from hpcbert.config.site import Site
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.container.cache import Cached
 from hpcbert.prepare.parts import Context, Part, make_directory
-from hpcbert.script.materials import (
-    built_image_stem,
-    find_prepared_image,
-    read_record,
-    record_directory,
-    source_record_path,
-)
+from hpcbert.script import materials
 from hpcbert.system import files, redact
 from hpcbert.system.runner import Outcome
 
@@ -34,7 +28,7 @@ def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
     Raises:
         UsageError: Its reference is invalid or does not suit the runtime.
     """
-    material = find_prepared_image(site, recipe)
+    material = materials.find_prepared_image(site, recipe)
     site_image = site.settings(recipe.name).image
     if site.container.runtime == "none":
         return Part("skipped", "ranks run on the host")
@@ -86,7 +80,7 @@ def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
     """Import the base, run the recipe's commands in a container of it, and export the result."""
     base = reference.parse_reference(recipe.image.base or recipe.image.reference)
     tool = runtimes.RUNTIMES[site.container.runtime].tool
-    stem = built_image_stem(recipe, tool.prefix)
+    stem = materials.built_image_stem(recipe, tool.prefix)
     cached_base = cache.find_image(Path(site.container.images), base, tool.prefix)
     if context.dry:
         count = len(recipe.image.install)
@@ -116,9 +110,9 @@ def _build_commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
     lines = list(recipe.image.install)
     if not recipe.image.copy:
         return [], "\n".join(lines) + "\n"
-    path = source_record_path(site, recipe)
-    folder = record_directory(path) / recipe.source.path
-    if not read_record(path) or not folder.is_dir():
+    path = materials.source_record_path(site, recipe)
+    folder = materials.record_directory(path) / recipe.source.path
+    if not materials.read_record(path) or not folder.is_dir():
         return [], ""
     target = shlex.quote(recipe.image.copy)
     lines.insert(0, f"mkdir -p {target}; cp -R /tmp/source/. {target}; cd {target}")

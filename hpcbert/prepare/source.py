@@ -16,13 +16,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError
 from hpcbert.prepare.parts import Context, Part, Status, make_alone, without_user, write_record
-from hpcbert.script.materials import (
-    comes_with_environment,
-    read_record,
-    record_directory,
-    runs_in_environment,
-    source_record_path,
-)
+from hpcbert.script import materials
 from hpcbert.system import redact
 from hpcbert.system.files import translate_errors
 
@@ -159,19 +153,21 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
         )
         hint = "" if exists else "If only the nodes have that path, all is well."
         return Part("ready" if exists else "skipped", detail, own_checkout, hint=hint)
-    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
+    virtual_environment = (
+        recipe.environment if materials.runs_in_environment(site, recipe) else None
+    )
     is_needed = (
         "source" in recipe.needs
         or recipe.image.copy
         or (virtual_environment and virtual_environment.builds_source)
     )
-    is_installed = comes_with_environment(site, recipe)
+    is_installed = materials.comes_with_environment(site, recipe)
     if is_installed or not (recipe.source.commit and is_needed):
         where = "comes with its environment" if is_installed else "is not taken from a checkout"
         return Part("skipped", f"the program {where}")
-    path = source_record_path(site, recipe)
-    directory = record_directory(path)
-    existing_record = read_record(path)
+    path = materials.source_record_path(site, recipe)
+    directory = materials.record_directory(path)
+    existing_record = materials.read_record(path)
     name = f"{without_user(recipe.source.repository)}@{recipe.source.commit[:12]}"
     if existing_record and directory.is_dir():
         return _check_checkout(recipe, name, directory, existing_record["digest"], context)
