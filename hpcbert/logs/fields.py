@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
+from itertools import permutations, product
 
 from hpcbert.logs.arithmetic import CannotReduceError
 from hpcbert.logs.grammar import TEXT_FACTS, Fact, NumberGroup, Record
@@ -120,14 +120,10 @@ _MAX_LENGTH = 80
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
 # Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
 # a program without fp16 may have bf16. MXFP8 is an FP8 whose recipe has a line of its own.
-_INNER_PRECISION: dict[tuple[FactValue, FactValue], FactValue] = {
-    pair: inner
-    for outer, inner in (
-        ("fp32", "bf16"),
-        ("fp8", "mxfp8"),
-        *product(("fp16", "bf16"), ("fp8", "mxfp8", "nvfp4")),
-    )
-    for pair in ((outer, inner), (inner, outer))
+_NESTED = [("fp32", "bf16"), ("fp8", "mxfp8")]
+_NESTED += product(("fp16", "bf16"), ("fp8", "mxfp8", "nvfp4"))
+_INNER_PRECISION: dict[tuple[FactValue, ...], FactValue] = {
+    pair: inner for outer, inner in _NESTED for pair in permutations((outer, inner))
 }
 
 
@@ -166,12 +162,9 @@ class LogFacts:
                 first_value = self._stated.setdefault((fact, name), value)
                 log_value = self.values.setdefault(name, value)
                 source = self._sources.setdefault(name, fact)
-                if (
-                    name == "precision"
-                    and first_value == value
-                    and (log_value, value) in _INNER_PRECISION
-                ):
-                    self.values[name] = _INNER_PRECISION[log_value, value]
+                pair = log_value, value
+                if name == "precision" and first_value == value and pair in _INNER_PRECISION:
+                    self.values[name] = _INNER_PRECISION[pair]
                 elif log_value != value and name not in _FIRST_VALUE_HOLDS:
                     detail = f"the log says {name} = {log_value}, and later {value}"
                     if source.contains != fact.contains:

@@ -422,13 +422,8 @@ class Fact(LineKind):
 RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
 # The line in which rank 0 of a job states what the ranks were started with: rank.bash.
 STARTED = "hpcbert: ranks start with "
-_STARTED_WITH = "|".join(
-    rf"{name}=(?P<{name}>[\w-]+)"
-    for name in (
-        *("nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "xla", "model"),
-        *RECORDED,
-    )
-)
+_STARTED = ["nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "xla", "model"]
+_STARTED_WITH = "|".join(rf"{name}=(?P<{name}>[\w-]+)" for name in (*_STARTED, *RECORDED))
 STARTED_FACT = Fact(STARTED.encode(), re.compile(rf" (?:{_STARTED_WITH})(?= |$)".encode()))
 
 
@@ -671,10 +666,8 @@ def _decode_rule(
     record_name = decode(
         name_annotation, values.get("record", records[0].name), file=where, path=f"{path}.record"
     )
-    extra_fields = {
-        "record": records_by_name[record_name],
-        **({"field": "time"} if kind == "clock" else {}),
-    }
-    return decode(
-        Rule, {**_DEFAULTS.get(kind, {}), **values}, file=where, path=path, **extra_fields
-    )
+    table = {**_DEFAULTS.get(kind, {}), **values}
+    extra_fields: dict[str, Any] = {"record": records_by_name[record_name]}
+    if kind == "clock":
+        extra_fields["field"] = "time"
+    return decode(Rule, table, file=where, path=path, **extra_fields)

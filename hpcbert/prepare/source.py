@@ -22,10 +22,7 @@ from hpcbert.system.files import translate_errors
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 _COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
-_DAMAGE_ERRORS = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
-    *(EOFError, ValueError, RuntimeError),
-)
+_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
 
 
 class _Member(NamedTuple):
@@ -67,7 +64,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
         comment, entries = _read_zip(archive) if is_zip else _read_tar(archive)
         # A repository's own folder could make git run programs that it names.
         members = [entry for entry in entries if ".git" not in entry.name.parts]
-    except _DAMAGE_ERRORS as error:
+    except _DAMAGES as error:
         message = f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}"
         hint = "The file is damaged, or not an archive: fetch it again."
         raise IncompleteError(message, hint=hint) from error
@@ -147,20 +144,10 @@ _GIT_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     """Prepare a framework's program."""
     if own_checkout := site.settings(recipe.name).source:
-        exists = Path(own_checkout).is_dir()
-        detail = (
-            "the site's own checkout" if exists else "the site's checkout is not on this machine"
-        )
-        hint = "" if exists else "If only the nodes have that path, all is well."
-        return Part("ready" if exists else "skipped", detail, own_checkout, hint=hint)
-    virtual_environment = (
-        recipe.environment if materials.runs_in_environment(site, recipe) else None
-    )
-    is_needed = (
-        "source" in recipe.needs
-        or recipe.image.copy
-        or (virtual_environment and virtual_environment.builds_source)
-    )
+        return _check_own_checkout(own_checkout)
+    builds_source = recipe.environment and recipe.environment.builds_source
+    is_built = builds_source and materials.runs_in_environment(site, recipe)
+    is_needed = "source" in recipe.needs or recipe.image.copy or is_built
     is_installed = materials.comes_with_environment(site, recipe)
     if is_installed or not (recipe.source.commit and is_needed):
         where = "comes with its environment" if is_installed else "is not taken from a checkout"
@@ -184,6 +171,13 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     except IncompleteError as error:
         return Part("failed", error.message, hint=error.hint)
     return _describe_checkout(recipe, "done", name, directory, digest)
+
+
+def _check_own_checkout(path: str) -> Part:
+    if Path(path).is_dir():
+        return Part("ready", "the site's own checkout", path)
+    hint = "If only the nodes have that path, all is well."
+    return Part("skipped", "the site's checkout is not on this machine", path, hint=hint)
 
 
 def _check_checkout(
