@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import tomli
+
 from hpcbert.errors import CheckError, SchedulerError
-from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, SLURM_USER
+from hpcbert.lab.files import DATABASE_USER
 from hpcbert.lab.record import SWITCH, Journal, Lab, Network, command
 from hpcbert.system.processes import Process, identify, list_processes, read_proc_file
 from hpcbert.system.runner import Runner
@@ -162,7 +164,7 @@ def start_daemon(journal: Journal, name: str, run: Runner) -> None:
     enter = []  # the PID namespace, before all others
     if name in journal.lab.plan.node_names:
         enter = ["nsenter", f"--pid=/proc/{journal.lab.host(name).pid}/ns/pid"]
-    _start(journal, "daemons", name, _daemon_argv(journal.lab, name), run, enter=enter)
+    _start(journal, "daemons", name, program_argv(journal.lab, name), run, enter=enter)
 
 
 def _start(
@@ -222,58 +224,20 @@ def run_as(user: str) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups")
 
 
-def database_options(lab: Lab) -> tuple[str, ...]:
-    """Return the options that keep MariaDB small, quick and separate from the host's own.
-
-    Nothing is flushed to the disk: a lab does not outlive the machine that it runs on.
-    """
-    return (
-        "--no-defaults",
-        f"--datadir={lab.layout.database}",
-        # Each server removes apparent leftovers in it at its start: never share one.
-        f"--tmpdir={lab.layout.database_socket.parent}",
-        "--innodb-buffer-pool-size=16M",
-        "--innodb-log-file-size=4M",
-        "--innodb-flush-log-at-trx-commit=0",
-        "--innodb-lock-wait-timeout=900",
-        # On by default from MariaDB 11.6 on, and slurmdbd ends at a conflict then.
-        "--loose-innodb-snapshot-isolation=OFF",
-    )
+_PROGRAMS = tomli.loads(Path(__file__).with_name("daemons.toml").read_text(encoding="utf-8"))
 
 
-def _daemon_argv(lab: Lab, name: str) -> tuple[str, ...]:
-    layout = lab.layout
-    if name == "munged":
-        folder = layout.munge_socket.parent
-        return (
-            *run_as(MUNGE_USER),
-            "munged",
-            "--foreground",
-            "--num-threads=10",
-            f"--key-file={layout.munge_key}",
-            f"--socket={layout.munge_socket}",
-            f"--pid-file={folder}/munged.pid",
-            f"--seed-file={folder}/munged.seed",
-        )
-    if name == "mariadbd":
-        return (
-            *run_as(DATABASE_USER),
-            "mariadbd",
-            *database_options(lab),
-            f"--socket={layout.database_socket}",
-            f"--pid-file={layout.database_socket.parent}/mariadbd.pid",
-            f"--init-file={layout.database_init}",
-            "--skip-networking",
-            "--innodb-flush-method=nosync",
-        )
-    if name == "slurmdbd":
-        return (*run_as(SLURM_USER), "slurmdbd", "-D")
-    if name == "slurmctld":
-        return (*run_as(SLURM_USER), "slurmctld", "-D", "-f", str(layout.slurm_conf))
-    namespaces = f"/proc/{lab.host(name).pid}/ns"
-    flags = (("net", "net"), ("mount", "mnt"), ("uts", "uts"), ("ipc", "ipc"))
-    enter = (f"--{flag}={namespaces}/{file}" for flag, file in flags)
-    return ("nsenter", *enter, "slurmd", "-D", "-f", str(layout.slurm_conf), "-N", name)
+def program_argv(lab: Lab, name: str) -> list[str]:
+    """Return the command of a program of the lab; a node's slurmd has the node's name."""
+    namespaces = ""
+    if name in lab.plan.node_names:
+        namespaces = f"/proc/{lab.host(name).pid}/ns"
+    program = _PROGRAMS["slurmd" if namespaces else name]
+    user, words = program.get("user", ""), [program["program"]]
+    words += _PROGRAMS["database_options"] if user == DATABASE_USER else []
+    words += program["arguments"]
+    values = {"layout": lab.layout, "name": name, "namespaces": namespaces}
+    return [*(run_as(user) if user else ()), *(word.format_map(values) for word in words)]
 
 
 def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
@@ -392,7 +356,7 @@ def spawn(
     return int(number)
 
 
-_PROGRAMS = (b"munged", b"mariadbd", b"mysqld", b"slurmdbd", b"slurmctld", b"slurmd")
+_PROGRAM_NAMES = (b"munged", b"mariadbd", b"mysqld", b"slurmdbd", b"slurmctld", b"slurmd")
 
 
 def find_marked(mark: str) -> Iterator[Process]:
@@ -407,4 +371,4 @@ def find_marked(mark: str) -> Iterator[Process]:
 
 def is_daemon(process: Process) -> bool:
     """Return whether a process runs one of the lab's programs (proc(5), comm)."""
-    return read_proc_file(process.pid, "comm").strip() in _PROGRAMS
+    return read_proc_file(process.pid, "comm").strip() in _PROGRAM_NAMES

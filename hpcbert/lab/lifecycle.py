@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import tomli
+
 import hpcbert
 from hpcbert.errors import CheckError, HpcbertError, UsageError, format_count
 from hpcbert.lab import daemons, files
@@ -134,24 +136,7 @@ def _mount_hpcbert(journal: Journal, run: Runner) -> Path:
 
 # --- What a lab requires of this machine ----------------------------------------------------------
 
-# A file of each package of Debian 12 that the lab needs.
-_FILES = {
-    "/usr/sbin/munged": "munge",
-    "/usr/sbin/slurmctld": "slurmctld",
-    "/usr/sbin/slurmd": "slurmd",
-    "/usr/bin/sinfo": "slurm-client",
-    "/usr/*bin/ip": "iproute2",
-    "/usr/lib/*/slurm-wlm/mpi_pmi2.so": "slurm-wlm-basic-plugins",
-}
-# The plugin opens the library under its development name, which only this package provides.
-_PMIX_FILES = {"/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev"}
-_ACCOUNTING_FILES = {
-    "/usr/sbin/slurmdbd": "slurmdbd",
-    "/usr/sbin/mariadbd": "mariadb-server",
-    "/usr/lib/*/slurm-wlm/accounting_storage_mysql.so": "slurm-wlm-mysql-plugin",
-}
-
-
+_PACKAGES = tomli.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
 # In the trial's own namespaces.
 _TRIAL = """mount -t tmpfs tmpfs /tmp
 mknod /tmp/device c 1 3
@@ -182,10 +167,10 @@ def check_packages(*, accounting: bool) -> None:
 
 def find_missing(*, accounting: bool) -> dict[str, str]:
     """Return the missing files, each with its Debian package."""
-    patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
+    patterns = _PACKAGES["always"] | (_PACKAGES["accounting"] if accounting else {})
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
     plugins = files.find_plugins()
-    patterns |= _PMIX_FILES if not plugins or files.PMIX in plugins else {}
+    patterns |= _PACKAGES["pmix"] if not plugins or files.PMIX in plugins else {}
     return {
         Path(pattern).name: package
         for pattern, package in patterns.items()
@@ -259,14 +244,7 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     files.make_gpus(lab)
     if plan.accounting:
         report("starting MariaDB")
-        # Run as that user: with --user it would change owners below the host's plugin directory.
-        install = [*daemons.run_as(files.DATABASE_USER), "mariadb-install-db"]
-        tables = [
-            "--skip-test-db",
-            "--skip-name-resolve",
-            "--auth-root-authentication-method=socket",
-        ]
-        argv = [*install, *daemons.database_options(lab), *tables]
+        argv = daemons.program_argv(lab, "mariadb-install-db")
         run_checked(run, argv, env=env, timeout=120)
         daemons.start_daemon(journal, "mariadbd", run)
     report(f"making {format_count(plan.nodes, 'node')}")

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tomli
 
 MASK = "<redacted>"
 
@@ -29,38 +32,8 @@ _MEASURES = re.compile(
 _SHORT = 16
 _DECIMAL = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?", re.IGNORECASE)
 
-# Typical forms, POSIX extended expressions; no letter or digit may precede one.
-# A quantifier before further text has a limit, so that the time stays linear.
-_SECRET_FORMS = (
-    "A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}",  # AWS
-    "hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}",  # Hugging Face, NVIDIA
-    "gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}",
-    "gl(pat|dt|ft|soat|rt|cbt|ptt|oas|agent|imt|ffct)-[A-Za-z0-9_-]{16,}",  # GitLab
-    "gl(sa|c)_[A-Za-z0-9_+/=]{16,}",  # Grafana
-    "GR1348941[A-Za-z0-9_-]{16,}",  # GitLab, older runners
-    "xox[abeoprs][-.][A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
-    "sk-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{16,}|xai-[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{30,}",
-    "AIza[A-Za-z0-9_-]{30,}|ya29[.][A-Za-z0-9_-]{10,}|GOCSPX-[A-Za-z0-9_-]{16,}",  # Google
-    "eyJ[A-Za-z0-9_=-]{8,1000}[.][A-Za-z0-9_=-]{4,}([.][A-Za-z0-9_.+/=-]*)?",  # JWT
-    "(sk|rk|pk)_(live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}",  # Stripe
-    "[0-9]{8,10}:[A-Za-z0-9_-]{35}",  # Telegram
-    "hv[sbr][.][A-Za-z0-9_-]{16,}|[A-Za-z0-9]{14}[.]atlasv1[.][A-Za-z0-9_-]{40,}",  # HashiCorp
-    "npm_[A-Za-z0-9]{30,}|pypi-Ag[A-Za-z0-9_-]{16,}|rubygems_[a-f0-9]{40,}",
-    "SG[.][A-Za-z0-9_-]{16,64}[.][A-Za-z0-9_-]{16,}|[0-9a-f]{32}-us[0-9]{1,2}",  # SendGrid, …
-    "key-[0-9a-f]{32}|sq0[a-z]{3}-[A-Za-z0-9_-]{22,}",  # Mailgun, Square
-    "(AC|SK)[a-z0-9]{32}|AKC[A-Za-z0-9]{10,}",  # Twilio, Artifactory
-    "[MNO][A-Za-z0-9_-]{23,25}[.][A-Za-z0-9_-]{6}[.][A-Za-z0-9_-]{27,}",  # Discord
-    "[A-Za-z0-9_.~-]{3}[0-9]Q~[A-Za-z0-9_.~-]{31,34}",  # Microsoft Entra
-    "do[opr]_v1_[a-f0-9]{32,}|dapi[a-f0-9]{32}|dckr_[a-z]{3}_[A-Za-z0-9_-]{16,}",
-    "shp(at|ca|pa|ss)_[a-fA-F0-9]{32}|ATATT3x[A-Za-z0-9_=-]{30,}|PMAK-[A-Za-z0-9-]{30,}",
-    "NRAK-[A-Z0-9]{20,}|tskey-[A-Za-z0-9-]{16,}|pscale_[a-z]+_[A-Za-z0-9_.-]{16,}",
-    "pul-[a-f0-9]{40}|sntry[su]_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}",
-    "https?://hooks[.]slack[.]com/[a-z]+/[A-Za-z0-9_/+-]{16,}",
-    "https?://(ptb[.]|canary[.])?discord(app)?[.]com/api/webhooks/[0-9]+/[A-Za-z0-9_-]+",
-    "https?://[a-z0-9-]{1,64}[.]webhook[.]office[.]com/[A-Za-z0-9@/_-]+",
-    "https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,}",
-)
-FORMS = "|".join(_SECRET_FORMS)
+_TABLE = tomli.loads(Path(__file__).with_name("secret_forms.toml").read_text(encoding="utf-8"))
+FORMS = "|".join(_TABLE["forms"])
 _FORMS = re.compile(f"(?<![A-Za-z0-9])(?:{FORMS})", re.ASCII)
 _PEM = re.compile(
     r"(?P<dashes>-{4,5}) ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?(?P=dashes)"

@@ -231,9 +231,9 @@ def test_down_where_no_lab_lives_touches_no_process(slurm_packages, tmp_path):
 
 def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PLUGINS", f"{tmp_path.relative_to('/')}/*.so")
-    for name in ("_FILES", "_PMIX_FILES", "_ACCOUNTING_FILES"):
-        packages = getattr(lifecycle, name).items()
-        monkeypatch.setattr(lifecycle, name, {f"{tmp_path}{key}": value for key, value in packages})
+    for name, packages in lifecycle._PACKAGES.items():
+        moved = {f"{tmp_path}{key}": value for key, value in packages.items()}
+        monkeypatch.setitem(lifecycle._PACKAGES, name, moved)
     with pytest.raises(CheckError) as caught:
         lifecycle.check_packages(accounting=True)
     assert "slurmctld" in caught.value.message
