@@ -24,6 +24,7 @@ from hpcbert.system.decode import (
     Range,
     TableKeys,
 )
+from hpcbert.system.grouping import group
 
 # fp8: matrix products with a scale per tensor; mxfp8, nvfp4: with one per block of 32 or 16 values
 # (OCP Microscaling Formats 1.0; NVIDIA/TransformerEngine, docs/examples/fp8_primer.ipynb).
@@ -510,10 +511,8 @@ class Campaign:
     @cached_property
     def of_point(self) -> dict[Point, tuple[Array, ...]]:
         """The arrays of each point, oldest first."""
-        arrays_by_point: dict[Point, list[Array]] = {}
-        for array in self.measured:
-            arrays_by_point.setdefault(array.point, []).append(array)
-        return {point: tuple(arrays) for point, arrays in arrays_by_point.items()}
+        groups = group((array.point, array) for array in self.measured)
+        return {point: tuple(arrays) for point, arrays in groups.items()}
 
     @property
     def accepted(self) -> bool:

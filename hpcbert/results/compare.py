@@ -20,6 +20,7 @@ from hpcbert.results.interval import (
     min_repeats,
 )
 from hpcbert.results.wording import format_percent, sanitize
+from hpcbert.system import grouping
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
 _Key = tuple[tuple[str, object], ...]
@@ -215,7 +216,8 @@ def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
 
 def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict[_Key, _Key]:
     """Return the partners of points that differ in protocol or length only, if they have one."""
-    base, new = _by_short_key(base_keys), _by_short_key(new_keys)
+    base = grouping.group((_shorten(key), key) for key in base_keys)
+    new = grouping.group((_shorten(key), key) for key in new_keys)
     return {
         keys[0]: new[short][0]
         for short, keys in base.items()
@@ -223,16 +225,14 @@ def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict
     }
 
 
-def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
-    keys_by_short: dict[_Key, list[_Key]] = {}
-    for key in keys:
-        parts = dict(key)
-        parts.pop("sequence_length", None)
-        words = str(parts.get("variant", "")).split(",")
-        if "variant" in parts:
-            parts["variant"] = ",".join(word for word in words if _OPTION.fullmatch(word))
-        keys_by_short.setdefault(tuple(parts.items()), []).append(key)
-    return keys_by_short
+def _shorten(key: _Key) -> _Key:
+    """Return the parts of a key without sequence length and name of a protocol."""
+    parts = dict(key)
+    parts.pop("sequence_length", None)
+    if "variant" in parts:
+        words = str(parts["variant"]).split(",")
+        parts["variant"] = ",".join(word for word in words if _OPTION.fullmatch(word))
+    return tuple(parts.items())
 
 
 def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
@@ -422,9 +422,7 @@ def _comparison_notes(comparison: Comparison) -> list[str]:
     if len(contrasts) > _MAX_CONTRASTS:
         more = len(contrasts) - _MAX_CONTRASTS
         notes.append(f"{more} more differences: --json has them all")
-    lacking: dict[str, list[str]] = {}
-    for name, reason in comparison.lacking:
-        lacking.setdefault(reason, []).append(name)
+    lacking = grouping.group((reason, name) for name, reason in comparison.lacking)
     for reason, names in lacking.items():
         notes.append(f"no verdict, because {reason}: {join_names(names, most=MAX_NAMES)}")
     if comparison.added:
@@ -454,9 +452,7 @@ def render_junit(
     Args:
         failures: Why points failed, with the names that `case_name` gives these.
     """
-    reasons: dict[str, list[str]] = {}
-    for failure in failures:
-        reasons.setdefault(failure.point, []).append(failure.message)
+    reasons = grouping.group((failure.point, failure.message) for failure in failures)
     cases = []
     for comparison in comparisons:
         title = f"{comparison.new} against {comparison.base}"

@@ -63,9 +63,10 @@ def explain(
         text = "No point has a number, so there is nothing to explain."
         return (Observation("nodes", None, text),)
     group = table.group
-    findings = [*_explain_losses(group, rows)]
+    speeds = {row.shape: row.median for row in rows if row.median}
+    findings = [*_explain_losses(group, speeds)]
     for row in rows:
-        findings += _explain_all_reduce(group, row, rows, bandwidths)
+        findings += _explain_all_reduce(group, row.shape, speeds, bandwidths)
         findings += _explain_slow_node(row)
         findings += _explain_steps(row)
     return (*findings, *_explain_input(group, rows, waits))
@@ -96,10 +97,6 @@ def _shape_options(shape: Shape) -> str:
     return f"--nodes {shape.nodes} --gpus-per-node {shape.gpus_per_node}"
 
 
-def _median_of(rows: Sequence[Row], shape: Shape) -> float | None:
-    return next((row.median for row in rows if row.shape == shape), None)
-
-
 def _missing_run(group: Group, about: str, shape: Shape, missing: Shape) -> Observation:
     loss, command = f"{_PLACES[about]} the loss of {shape}", _submit_command(group, missing)
     text = f"{loss} is unknown without a run of {missing}: {command}"
@@ -107,10 +104,10 @@ def _missing_run(group: Group, about: str, shape: Shape, missing: Shape) -> Obse
 
 
 def _explain_loss(
-    group: Group, rows: Sequence[Row], about: str, base_shape: Shape, shape: Shape
+    group: Group, speeds: Mapping[Shape, float], about: str, base_shape: Shape, shape: Shape
 ) -> Observation:
     """Compare the rate of a shape with that of a smaller one, times the difference in size."""
-    base, speed = _median_of(rows, base_shape), _median_of(rows, shape)
+    base, speed = speeds.get(base_shape), speeds.get(shape)
     if base is None or speed is None:
         return _missing_run(group, about, shape, base_shape if base is None else shape)
     factor = shape.gpus // base_shape.gpus
@@ -123,17 +120,17 @@ def _explain_loss(
     return Observation(about, shape, text, {"lost": loss, "ideal": ideal, "measured": speed})
 
 
-def _explain_losses(group: Group, rows: Sequence[Row]) -> Iterator[Observation]:
-    width = max(row.shape.gpus_per_node for row in rows)
+def _explain_losses(group: Group, speeds: Mapping[Shape, float]) -> Iterator[Observation]:
+    width = max(shape.gpus_per_node for shape in speeds)
     node = Shape(1, width)
     if width == 1:
         text = f"One {device_word(group)} per node: nothing is lost inside a node."
         yield Observation("node", node, text)
     else:
-        yield _explain_loss(group, rows, "node", BASELINE, node)
-    shapes = [row.shape for row in rows if row.shape.nodes > 1]
+        yield _explain_loss(group, speeds, "node", BASELINE, node)
+    shapes = [shape for shape in speeds if shape.nodes > 1]
     for shape in shapes:
-        yield _explain_loss(group, rows, "nodes", Shape(1, shape.gpus_per_node), shape)
+        yield _explain_loss(group, speeds, "nodes", Shape(1, shape.gpus_per_node), shape)
     if not shapes:
         several = Shape(2, width)
         yield _missing_run(group, "nodes", several, several)
@@ -155,13 +152,12 @@ def count_parameters(model: ModelSize) -> int:
 
 
 def _explain_all_reduce(
-    group: Group, row: Row, rows: Sequence[Row], bandwidths: Mapping[Shape, float]
+    group: Group, shape: Shape, speeds: Mapping[Shape, float], bandwidths: Mapping[Shape, float]
 ) -> list[Observation]:
     """Compare the time of all-reduce alone with the time that a step lost."""
-    shape = row.shape
     base_shape = Shape(1, shape.gpus_per_node) if shape.nodes > 1 else BASELINE
-    base_speed, model = _median_of(rows, base_shape), find_model(group.model)
-    if shape.gpus == 1 or group.device == "cpu" or not (base_speed and model and row.median):
+    model = find_model(group.model)
+    if shape.gpus == 1 or group.device == "cpu" or not model or base_shape not in speeds:
         return []
     bandwidth = bandwidths.get(shape)
     if bandwidth is None:
@@ -173,8 +169,8 @@ def _explain_all_reduce(
         return [missing] if shape.nodes > 1 else []
     accumulations = re.findall(r"(?:^|,)acc(\d+)(?=,|$)", group.variant) or ["1"]
     samples = group.batch_size_per_device * int(accumulations[0])
-    step = shape.gpus * samples / row.median
-    lost = step - base_shape.gpus * samples / base_speed
+    step = shape.gpus * samples / speeds[shape]
+    lost = step - base_shape.gpus * samples / speeds[base_shape]
     size = count_parameters(model) * 4
     alone = 2 * (shape.gpus - 1) / shape.gpus * size / (bandwidth * 1e9)
     numbers = {

@@ -93,15 +93,13 @@ def is_precise(runs: Sequence[float], precision: float | None) -> bool:
 
 def median_ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
     """Return the ratio of the medians of two sets of runs, new over base."""
-    base_runs, new_runs = sorted(base), sorted(new)
-    base_rank, new_rank = limit_rank(len(base_runs)), limit_rank(len(new_runs))
+    base_limits, new_limits = median_limits(base), median_limits(new)
     return Ratio(
-        value=median(new_runs) / median(base_runs),
-        low=new_runs[new_rank - 1] / base_runs[-base_rank],
-        high=new_runs[-new_rank] / base_runs[base_rank - 1],
-        coverage=coverage_of_limits(len(base_runs), base_rank)
-        * coverage_of_limits(len(new_runs), new_rank),
-        false_alarm=false_alarm_chance(len(base_runs), len(new_runs)),
+        value=new_limits.median / base_limits.median,
+        low=new_limits.low / base_limits.high,
+        high=new_limits.high / base_limits.low,
+        coverage=base_limits.coverage * new_limits.coverage,
+        false_alarm=false_alarm_chance(len(base), len(new)),
     )
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, Literal, NamedTuple
 
 import click
@@ -38,14 +37,13 @@ from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.grid import Cell, Column, Grid, TableView
 from hpcbert.results.reduce import FOREIGN, tabulate
 from hpcbert.results.wording import sanitize
+from hpcbert.system import grouping
 from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "published" / "data"
 # The facts that name what computed; the first one that a table has.
 ACCELERATORS = ("GPU", "accelerator", "CPU")
 _NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
-# The rounding error of a published median: two decimals are usual.
-_ROUNDING = 0.006
 
 _COLUMNS = (
     Column("point"),
@@ -328,7 +326,7 @@ def convert_table(table: PublishedTable) -> tuple[SpeedupTable, ...]:
         if point.value is not None:
             runs = tuple(
                 Run(number, 0, speed, True, (), FOREIGN, "none", "")
-                for number, speed in enumerate(published_runs(point), 1)
+                for number, speed in enumerate(point.runs or [point.value], 1)
             )
             measured = Measured(group, point.shape, len(runs), runs=runs, window=counted)
             points.append(replace(measured, origin=origin, facts=facts))
@@ -358,14 +356,6 @@ def _published_settings(table: PublishedTable) -> tuple[str, str, str, int, str,
     return table.framework, table.model, table.precision, size, table.variant, table.edition
 
 
-def published_runs(point: PublishedPoint) -> tuple[float, ...]:
-    """Return the runs behind a published median; if there are none, the median itself."""
-    if point.value is None:
-        return ()
-    runs_agree = point.runs and abs(median(point.runs) - point.value) <= _ROUNDING
-    return point.runs if runs_agree else (point.value,)
-
-
 # --- next to your own points ---------------------------------------------------------------------
 
 
@@ -392,10 +382,11 @@ def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbou
     Raises:
         UsageError: The record has nothing of that name.
     """
-    published: dict[tuple[object, ...], list[Side]] = {}
-    for table in published_results([word]).tables:
-        for row in table.rows:
-            published.setdefault(_point_key(table, row), []).append(Side(table.group, row))
+    published = grouping.group(
+        (_point_key(table, row), Side(table.group, row))
+        for table in published_results([word]).tables
+        for row in table.rows
+    )
     return tuple(
         Neighbour(side, published_side)
         for table in tables

@@ -12,6 +12,7 @@ from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable, val
 from hpcbert.results.interval import is_precise, median_limits
 from hpcbert.results.reduce import FOREIGN
 from hpcbert.slurm.hostlist import fold
+from hpcbert.system import grouping
 
 _MAX_DIFFERENCES = 3
 _NUMBER = re.compile(r"\d+")
@@ -58,10 +59,7 @@ def invalid_repeats(row: Row) -> tuple[tuple[str, str], ...]:
 
     `repeat 3`, `5 repeats` for all of the row, `2 repeats (1, 4)` for some of it.
     """
-    reasons: dict[str, list[Run]] = {}
-    for run in row.runs:
-        if not run.valid:
-            reasons.setdefault(describe_reasons(run), []).append(run)
+    reasons = grouping.group((describe_reasons(run), run) for run in row.runs if not run.valid)
     return tuple((_name_repeats(runs, row), reason) for reason, runs in reasons.items())
 
 
@@ -165,18 +163,19 @@ def describe_flags(row: Row) -> tuple[str, ...]:
     Repeats with the same flags are together, as in `invalid_repeats`.
     """
     notes = [f"unchecked: {', '.join(row.unchecked)}"] if row.unchecked else []
-    marked: dict[str, list[Run]] = {}
-    for run in row.runs:
-        if run.valid and run.flags:
-            # Each flag with the numbers behind it.
-            texts = []
-            for flag in run.flags:
-                details = [f" ({note.detail})" for note in run.notes if note.flag == flag]
-                if flag == "outlier" and row.median and run.throughput is not None:
-                    share = run.throughput / row.median - 1
-                    side = "above" if share > 0 else "below"
-                    details.append(f" ({run.throughput:,.2f}, {abs(share):.1%} {side} the median)")
-                texts.append(flag + "".join(details))
-            marked.setdefault(sanitize(", ".join(texts)), []).append(run)
-    notes += [f"{_name_repeats(runs, row)}: {flags}" for flags, runs in marked.items()]
+    runs = [run for run in row.runs if run.valid and run.flags]
+    for flags, marked in grouping.group((_explain_flags(run, row), run) for run in runs).items():
+        notes.append(f"{_name_repeats(marked, row)}: {flags}")
     return tuple(notes)
+
+
+def _explain_flags(run: Run, row: Row) -> str:
+    """Return the flags of a run, each with the numbers behind it."""
+    texts = []
+    for flag in run.flags:
+        details = [f" ({note.detail})" for note in run.notes if note.flag == flag]
+        if flag == "outlier" and row.median and run.throughput is not None:
+            share = run.throughput / row.median - 1
+            details.append(f" ({run.throughput:,.2f}, {share:+.1%} from the median)")
+        texts.append(flag + "".join(details))
+    return sanitize(", ".join(texts))

@@ -109,7 +109,7 @@ def test_repeats_with_the_same_flags_are_together_and_numbers_follow_their_flag(
     (table,) = tabulate([make_point("1n1g", runs=repeats)])
     assert describe_flags(table.rows[0]) == (
         "2 repeats (1, 3): short-window",
-        "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
+        "repeat 2: outlier (20.00, +0.0% from the median), uneven (see 3 to 8), short-window",
     )
 
 
@@ -164,7 +164,7 @@ def test_every_form_says_how_it_was_made_and_markdown_explains_flags(tmp_path, m
     assert "* outlier: one run is further from the median" in text
     assert "* single-run: one run" in text
     assert "* superlinear" not in text
-    assert "* 1n1g: repeat 4: outlier (90.00, 9.8% below the median)" in text
+    assert "* 1n1g: repeat 4: outlier (90.00, -9.8% from the median)" in text
     (row,) = (line for line in text.splitlines() if "| 2 |" in line)
     assert [cell.strip() for cell in row.split("|")][6:9] == ["", "", ""]
     (row,) = (line for line in run("collect", logs).stdout.splitlines() if "180.00" in line)

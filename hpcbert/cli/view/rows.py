@@ -26,6 +26,7 @@ from hpcbert.model import Row, Run, Unit
 from hpcbert.results.metrics import row_rate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
+from hpcbert.system.grouping import group
 
 # The id of a campaign, the key of a point, the number of a repeat, as far as a row has them.
 RowKey = tuple[str | int, ...]
@@ -68,11 +69,8 @@ def repeat_key(repeat: Repeat) -> RowKey:
 
 def list_rows(repeats: Sequence[Repeat]) -> dict[RowKey, TreeRow]:
     """Return all rows by their keys, each before those below it."""
-    groups: dict[RowKey, list[Repeat]] = {}
-    for repeat in repeats:
-        for level in Level:
-            groups.setdefault(repeat_key(repeat)[:level], []).append(repeat)
-    return {key: TreeRow(key, tuple(group)) for key, group in groups.items()}
+    groups = group((repeat_key(repeat)[:level], repeat) for repeat in repeats for level in Level)
+    return {key: TreeRow(key, tuple(members)) for key, members in groups.items()}
 
 
 @dataclass(frozen=True)

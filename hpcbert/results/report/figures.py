@@ -27,6 +27,7 @@ from hpcbert.results.report.model import (
 )
 from hpcbert.results.wording import cpu_suffix, sanitize, table_title
 from hpcbert.results.words import Words
+from hpcbert.system import grouping
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,9 +136,7 @@ def _split_tables(tables: Iterable[SpeedupTable]) -> list[tuple[str, list[Speedu
 
     A figure has one model, precision and kind of device, and at most MAX_LINES lines.
     """
-    tables_by_name: dict[str, list[SpeedupTable]] = {}
-    for table in tables:
-        tables_by_name.setdefault(_picture_name(table.group), []).append(table)
+    tables_by_name = grouping.group((_picture_name(table.group), table) for table in tables)
     return [
         (name, group_tables[start : start + MAX_LINES])
         for name, group_tables in tables_by_name.items()

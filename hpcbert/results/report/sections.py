@@ -34,6 +34,7 @@ from hpcbert.results.wording import (
 )
 from hpcbert.results.words import Words, flag_meanings
 from hpcbert.slurm.hostlist import fold
+from hpcbert.system import grouping
 
 _MAX_NAMES = 6
 # The most environments and topologies, and scripts.
@@ -166,17 +167,17 @@ def describe_results(inputs: ReportInput, words: Words) -> Iterator[Block]:
         yield words("results.none")
         return
     yield from make_pictures(inputs, words)[0][:1]
-    tables_by_key: dict[tuple[str, str], list[SpeedupTable]] = {}
-    for table in inputs.tables:
-        tables_by_key.setdefault((table.group.model, table.group.device), []).append(table)
-    for number, tables in enumerate(tables_by_key.values(), 1):
-        yield _make_pivot(number, tables, words)
-    for number, table in enumerate(inputs.tables, 1):
+    tables = inputs.tables
+    pivots = grouping.group(((table.group.model, table.group.device), table) for table in tables)
+    for number, compared in enumerate(pivots.values(), 1):
+        yield _make_pivot(number, compared, words)
+    for number, table in enumerate(tables, 1):
         yield from _published_blocks(number, table, words)
     yield words("results.how")
 
 
 def _published_blocks(number: int, table: SpeedupTable, words: Words) -> Iterator[Block]:
+    group = table.group
     group = table.group
     keys = [f"{key}:{form}" for key, form in PUBLISHED_COLUMNS.items()]
     columns = words.columns(*(key.replace("devices", f"devices.{group.device}") for key in keys))
@@ -365,11 +366,11 @@ def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
 
 def describe_topology(inputs: ReportInput, words: Words) -> Iterator[Block]:
     """Yield what `nvidia-smi topo -m` printed, once for nodes of the same topology."""
-    nodes_by_text: dict[str, list[str]] = {}
-    for _, source_files in inputs.sources:
-        for node, lines in source_files.topologies.items():
-            text = click.unstyle("\n".join(lines)).expandtabs()
-            nodes_by_text.setdefault(text, []).append(node)
+    nodes_by_text = grouping.group(
+        (click.unstyle("\n".join(lines)).expandtabs(), node)
+        for _, source_files in inputs.sources
+        for node, lines in source_files.topologies.items()
+    )
     if not nodes_by_text:
         yield words("topology.none")
     for text, nodes in list(nodes_by_text.items())[:_MAX_GROUPS]:
