@@ -169,15 +169,7 @@ class _Index(IgnoreUnknown):
 
 @dataclass(frozen=True)
 class PackedArchive:
-    """The result of packing.
-
-    Attributes:
-        path: The archive.
-        size: Its bytes.
-        sha256: Their digest.
-        files: Number of the campaign's files in it.
-        masked: Files in which secrets were masked.
-    """
+    """The result of packing: the archive, its size in bytes, and the files with masked secrets."""
 
     path: Path
     size: int

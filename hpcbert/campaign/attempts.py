@@ -159,13 +159,7 @@ def _from_status_file(repeat: Repeat) -> RepeatState:
 
 
 class AttemptState(NamedTuple):
-    """One attempt.
-
-    Attributes:
-        array: The array that it was submitted in.
-        state: Its state, with its number.
-        job_record: What the job wrote about it.
-    """
+    """One attempt: the array that it was submitted in, its state, and what its job wrote."""
 
     array: Array
     state: RepeatState
@@ -296,9 +290,8 @@ def _state_from_retry(
 def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
     """Return the end of an attempt that another one followed, by what its job wrote.
 
-    Args:
-        requeued: Whether the scheduler, not a retry, started the next one: then this attempt ended
-            by being requeued, whatever its script noticed.
+    If the scheduler, not a retry, started the next one, this one ended by being requeued, whatever
+    its script noticed.
     """
     repeat_state = job_record.end_state
     if repeat_state is not None and repeat_state.kind is Kind.SUCCEEDED:
@@ -322,13 +315,7 @@ ENDS = "ends.json"
 
 @dataclass(frozen=True)
 class UnwrittenEnd(IgnoreUnknown):
-    """The end of one attempt.
-
-    Attributes:
-        array, job_id: The array of the repeat and its job.
-        state: The scheduler's word.
-        detail: A sentence; may be empty.
-    """
+    """The end of one attempt; `state` is the scheduler's word."""
 
     array: str
     job_id: str

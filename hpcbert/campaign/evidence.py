@@ -170,12 +170,7 @@ def compute_seal(document: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class RecordComparison:
-    """The comparison of a campaign with its evidence.
-
-    Attributes:
-        findings: The differences from the record.
-        accepted: Earlier changes that the user accepted, one sentence each.
-    """
+    """The differences of a campaign from its evidence, and a sentence for each accepted change."""
 
     findings: tuple[Deviation, ...] = ()
     accepted: tuple[str, ...] = ()
@@ -316,9 +311,8 @@ def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
 def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """Return the files that a record lacks by its own account.
 
-    Returns:
-        Status files and logs of invalid repeats, whether they existed or not; and logs that were
-        recorded so soon after their job's end that more may have followed.
+    These are status files and logs of invalid repeats, whether they existed or not; and logs that
+    were recorded so soon after their job's end that more may have followed.
     """
     arrays = {array.name: array for array in campaign.arrays}
     recorded = parse_utc(document[EVIDENCE]["recorded"])
@@ -364,11 +358,8 @@ def renew_evidence(
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
-    If there was a record already and something differs from it, the history says what.
-
-    Args:
-        watched: The campaign; its table.json is written, its measurements.json is the old one.
-        accepted: The user's reason to accept changes; empty if there are none.
+    If there was a record already and something differs from it, the history says what. The table
+    on disk is the new one, the measurements are the old ones.
     """
     digests = read_digests(watched)
     evidence: dict[str, Any] = {

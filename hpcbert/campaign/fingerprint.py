@@ -64,11 +64,9 @@ _DECISIVE = re.compile(
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The facts of one node, or of several that are equal.
+    """The facts of one node, or of several that are equal; unknown facts are not among them.
 
     Attributes:
-        nodes: Their names, in order.
-        facts: The relevant facts, by name; unknown ones are not among them.
         scopes: The parts that were gathered at all: a fact missing from them is known to be absent.
     """
 
@@ -92,9 +90,7 @@ class Fingerprint:
 def parse(raw: bytes) -> tuple[Fingerprint, ...]:
     """Read what an attempt's nodes printed; nodes without a host's part are left out.
 
-    Args:
-        raw: Content of the file; damaged lines are left out, and so is all of a file that is larger
-            than LARGEST bytes.
+    Damaged lines are left out, and so is all of a file that is larger than LARGEST bytes.
     """
     facts: dict[str, dict[str, str]] = {}
     with_host: set[str] = set()
@@ -117,11 +113,7 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
 
 
 def read_documents(raw: bytes) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the objects that nodes printed, each with the names of the nodes that are equal.
-
-    Args:
-        raw: As for `parse`.
-    """
+    """Yield the objects that nodes printed, each with the names of the nodes that are equal."""
     for line in raw.decode("utf-8", "replace").split("\n") if len(raw) <= LARGEST else ():
         with suppress(ValueError, RecursionError):
             document = json.loads(line)
@@ -222,12 +214,7 @@ def _read_versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[s
 
 
 class NodeSample(NamedTuple):
-    """A fingerprint and its origin.
-
-    Attributes:
-        point: The shape.
-        repeat: Number of the repeat.
-    """
+    """A fingerprint, and the shape and the repeat that it is of."""
 
     point: str
     repeat: int
@@ -371,9 +358,8 @@ def read_power(path: Path, *, seconds: float) -> Sampled | None:
 def find_window(raw: bytes, seconds: float) -> Sampled | None:
     """Return the power in the stretch of a length with the most power; None if there is none.
 
-    Args:
-        raw: JSON: the number of `gpus`, and in `samples` the seconds since the first sample, the
-            watts of all GPUs, and the MiB of the fullest.
+    The content is JSON: the number of `gpus`, and in `samples` the seconds since the first sample,
+    the watts of all GPUs, and the MiB of the fullest.
     """
     try:
         data = json.loads(raw)

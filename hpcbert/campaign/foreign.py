@@ -74,11 +74,7 @@ class UnknownLogError(UsageError):
 
 
 class UserSettings(NamedTuple):
-    """The user's settings for logs, if neither path nor log states them; None if not given.
-
-    Attributes:
-        settings: The settings from `--set`, by the names that a log's facts use.
-    """
+    """The user's settings for logs; those of `--set` by the names that a log's facts use."""
 
     framework: str = ""
     model: str = ""
@@ -227,12 +223,7 @@ def _read_shape(path: Path) -> tuple[int, int] | None:
 
 
 class Framework(NamedTuple):
-    """How a framework's logs are read.
-
-    Attributes:
-        model: The model's name if nothing names it.
-        length: Tokens of its usual sample; None if the recipe names no usual length.
-    """
+    """How a framework's logs are read; model and tokens of a sample if nothing states them."""
 
     name: str
     grammar: Grammar
@@ -242,11 +233,7 @@ class Framework(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipes:
-    """The frameworks in some folders.
-
-    Attributes:
-        folders: As `places.recipe_folders` returns them.
-    """
+    """The frameworks in the folders of `places.recipe_folders`."""
 
     folders: tuple[Path, ...]
     _loaded: dict[str, Framework] = field(default_factory=dict, init=False, compare=False)
@@ -277,7 +264,7 @@ class Recipes:
 
 
 class Choice(NamedTuple):
-    """How a log is read."""
+    """A way to read a log."""
 
     rule: Rule
     window: Window
@@ -298,7 +285,6 @@ class Assumption(NamedTuple):
 
     Attributes:
         name: What it is about: a name of a setting, or `framework`, `rule`, `window`, `repeats`.
-        reason: A clause.
         option: The option that overrides it.
     """
 
@@ -336,12 +322,9 @@ class LogReader:
     """Reads logs one by one.
 
     Attributes:
-        user_settings: The user's settings for all of them.
-        recipes: All frameworks, to recognise one in a path or by its lines.
         rule: Name of a rule, empty for each framework's default.
         window: The window, instead of DLPerf's.
         pattern: How the paths are read; then the name of a folder does not contradict `--fw`.
-        assumptions: What it assumed so far.
     """
 
     user_settings: UserSettings
@@ -622,11 +605,10 @@ _FactKey = tuple[str, FactValue, bool]
 
 @dataclass(frozen=True)
 class StatedFact:
-    """A fact and the first line that states it.
+    """A fact, the first line that states it, and how many lines state the same.
 
     Attributes:
         line: Its number in the file, from 1; a line that srun cut counts once. 0: not in the log.
-        lines: How many lines state the same.
         is_assumed: Whether the line only suggests it.
     """
 
@@ -640,13 +622,7 @@ class StatedFact:
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What a rule makes of a log.
-
-    Attributes:
-        window: The part that it measures: the protocol's, or to the end where that has none.
-        throughput: Samples per second; None if there is a reason.
-        is_chosen: Whether `collect` reads the log by it.
-    """
+    """What a rule makes of a log in a window, and whether `collect` reads the log by it."""
 
     rule: str
     window: str
@@ -657,11 +633,9 @@ class RuleOutcome:
 
 @dataclass(frozen=True)
 class LogExplanation:
-    """How a log is read.
+    """How a log is read, or why it can't be.
 
     Attributes:
-        framework: Its recipe; empty if unknown.
-        problem: Why it can't be read; empty if it can.
         named: What its path says, by the names of a pattern's fields.
     """
 

@@ -82,12 +82,7 @@ _MAX_SIZE = 1 << 24
 
 @dataclass(frozen=True)
 class JudgedRepeat:
-    """One repeat of a campaign, judged.
-
-    Attributes:
-        history: All its attempts; the newest need not be the valid one.
-        fingerprints: Those of its nodes, as far as they were written.
-    """
+    """One repeat of a campaign, judged; its newest attempt need not be the valid one."""
 
     history: History
     run: Run
@@ -122,7 +117,6 @@ class Gathered:
     """A campaign's points and what they were made from.
 
     Attributes:
-        comparison: The comparison with the evidence on record.
         standard: Whether it is made with the recipe's default rule and the protocol's window.
         samples: The fingerprints of each point's valid runs, in the order of the points.
         stamps: Sizes and times of logs and status files before they were read.
@@ -292,7 +286,6 @@ class _Judge:
 
     Attributes:
         defaults: The recipe's defaults of its options that are facts of a log too.
-        changed: What differs from the evidence on record.
     """
 
     watched: TrackedCampaign
@@ -523,8 +516,7 @@ def _describe_times(
 ) -> str:
     """Return a clause if a run's times are inconsistent; none if they are unknown.
 
-    Args:
-        contained: Whether the program ran in a container, which has a time zone of its own.
+    A container has a time zone of its own.
     """
     step = next((step for step in record.steps if step.attempt == attempt), None)
     if step is None or step.begin is None or step.end is None or step.end <= step.begin:
@@ -585,17 +577,15 @@ def _find_busy_file(directory: Path, gathered: Gathered) -> str:
 def record_results(
     watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted: str = ""
 ) -> str:
-    """Write table.json and measurements.json.
+    """Write table.json and measurements.json; return a file that is still written to, if any.
 
     table.json holds the tables; measurements.json every repeat with its state and number, and, once
-    none waits or runs any more, digests of everything that the numbers come from.
+    none waits or runs any more and nothing is written to, digests of everything that the numbers
+    come from.
 
     Args:
         gathered: Its repeats by the recipe's default rule and the protocol's window.
         accepted: The user's reason to accept changes; empty if there are none.
-
-    Returns:
-        A file that is still written to, so that there are no new digests; empty if there is none.
     """
     directory = watched.directory
     ended = is_over(watched, gathered, now=now)

@@ -52,7 +52,6 @@ class LogCollection:
     """Reads logs of any framework.
 
     Attributes:
-        reader: Reads one log.
         as_repeats: Whether all logs of a point are repeats, whatever their names.
         is_one_folder: Whether the user named one folder with all logs.
     """
@@ -401,11 +400,7 @@ def _is_log_of(read: ReadLog, point: Point, usual_length: int | None) -> bool:
 
 
 def _list_assumed(read: ReadLog, user: UserSettings) -> Iterator[tuple[str, str, str, str]]:
-    """Yield what a log's number or its place in a table rests on and nobody states.
-
-    Yields:
-        Name, value, reason and the option that overrides it.
-    """
+    """Yield what a log's number or place rests on and nobody states: name to option."""
     log, reading = read.log, read.reading
     setting, facts = reading.setting, dict(reading.facts)
     for name, value, reason in reading.assumed:
@@ -465,12 +460,7 @@ def _describe_options(choices: Sequence[Choice], *, to_end: bool) -> Iterator[st
 
 
 class ReadLog(NamedTuple):
-    """One log, read.
-
-    Attributes:
-        framework: Name of the recipe that reads it.
-        rule: Name of the rule.
-    """
+    """One log, read by a rule of a framework."""
 
     log: LogFile
     framework: str
@@ -604,11 +594,7 @@ def _are_runs_of_one(reads: Sequence[ReadLog], new_reads: Sequence[ReadLog]) -> 
 def make_points(
     points: Sequence[tuple[Measured, Mapping[int, ReadLog]]],
 ) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
-    """Give points the runs of their logs; return them with the facts of valid runs.
-
-    Args:
-        points: Points without runs, and their logs by repeat.
-    """
+    """Give points the runs of their logs, by repeat; return them with the facts of valid runs."""
     accounts = [
         [_make_account(str(point.shape), number, read) for number, read in reads.items()]
         for point, reads in points

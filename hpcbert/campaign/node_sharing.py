@@ -34,10 +34,9 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class MeasuredAttempt:
-    """One attempt that was measured.
+    """One attempt that was measured, by the key of its point.
 
     Attributes:
-        point: Key of its point.
         campaign: Name of its campaign's directory; empty for the campaign that is collected.
         owner: Its owner, if that is not the user.
     """
@@ -72,10 +71,8 @@ class NearbyCampaigns:
     ) -> list[MeasuredAttempt]:
         """Return the attempts of other campaigns that ran on the nodes during a period.
 
-        Campaigns that can't be read are skipped, and so are copies of the campaign itself.
-
-        Args:
-            begin, end: By the nodes' clocks, seconds since the epoch.
+        Campaigns that can't be read are skipped, and so are copies of the campaign itself. Times
+        are by the nodes' clocks, seconds since the epoch.
         """
         # Files have the time of the file server's clock, which is not the nodes'.
         times = list(_status_times(watched.directory))
@@ -167,13 +164,8 @@ def refuse_shared(
 ) -> tuple[dict[Key, Run], tuple[str, ...]]:
     """Mark runs that shared a node, or refuse them if they had requested the node for themselves.
 
-    What an earlier collect recorded stays, wherever the campaign and its neighbours are now.
-
-    Args:
-        nearby: The campaigns next to it; None to leave them out.
-
-    Returns:
-        The runs, and warnings about those that are marked, and about campaigns that can't be read.
+    What an earlier collect recorded stays, wherever the campaign and its neighbours are now. The
+    warnings are about runs that are marked, and about campaigns that can't be read.
     """
     arrays = {repeat.key: repeat.array for repeat in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
@@ -210,12 +202,7 @@ _Shared = dict[MeasuredAttempt, tuple[str, ...]]
 def _find_sharers(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
 ) -> dict[Key, _Shared]:
-    """Return the attempts on a repeat's nodes while it was measured, by point and repeat.
-
-    Args:
-        counted: The attempt that counts, by point and repeat.
-        nearby: The campaigns next to it; None to leave them out.
-    """
+    """Return the attempts on a repeat's nodes while it was measured, by point and repeat."""
     attempts = [attempt for repeat in watched.repeats for attempt in _measured_attempts(repeat)]
     measured = [
         attempt

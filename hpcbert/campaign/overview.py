@@ -45,7 +45,6 @@ class PointResult(NamedTuple):
         asked, valid: Numbers of repeats.
         median: Samples per second over all GPUs; None without a valid repeat.
         refused: Number and reasons of each repeat that had ended and is invalid.
-        unneeded: Numbers of the repeats that were not needed.
     """
 
     asked: int
@@ -57,13 +56,7 @@ class PointResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Best:
-    """The highest number of a campaign.
-
-    Attributes:
-        point: Key of its point.
-        shape: As `4n8g`.
-        throughput: Median over the valid repeats, samples per second over all GPUs.
-    """
+    """The highest number of a campaign: a point's median, samples per second over all GPUs."""
 
     point: str
     shape: str
@@ -172,23 +165,14 @@ class Overview:
 
     Attributes:
         campaign: Its id; for a damaged one, its directory's name.
-        name: Its name: the id, unless the user gave another.
-        directory: Its path.
+        name: The id, unless the user gave another.
         created: ISO 8601 UTC; empty if unknown.
-        state: Its state by its files alone.
-        framework: Name of its recipe.
-        shapes: The shapes of its points, each once, in their order.
-        precisions: The precisions of its points, each once, in their order.
-        rehearse: Whether it is a rehearsal.
-        scheduler, user: As in its manifest.
+        shapes, precisions: Those of its points, each once, in their order.
         asked: Requested repeats; None if that can't be read.
         valid: Valid repeats; None: it was not collected yet.
-        best: Its highest number.
         provisional: Whether some repeats had not ended when `valid` and `best` were collected.
-        note: The user's note.
         problem: What is damaged, and how; empty: nothing.
         variant: What its points differ in from others of their shape, precision and batch.
-        submission, position: As in the manifest.
     """
 
     campaign: str

@@ -22,12 +22,9 @@ from hpcbert.system.grouping import group, group_sorted
 
 
 class ComparedRun(NamedTuple):
-    """A run, and what distinguishes it from others.
+    """A run, and what its log and its nodes say about the experiment; `point` is for messages.
 
     Attributes:
-        point: Its point, for messages.
-        log: The path of its log.
-        samples: What its log and its nodes say about the experiment.
         beginning: Of its log, as `lines.checksum_beginning` returns it; None if unknown.
     """
 

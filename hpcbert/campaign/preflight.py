@@ -42,8 +42,6 @@ class Preflight:
     """The state of a preflight.
 
     Attributes:
-        array: Its job.
-        state: Whether it waits, runs, is over, or failed.
         nodes: The measured nodes, in its order.
         inside, between: Medians of all nodes, MB/s.
         left_out: Ids of the jobs that exclude nodes because of it.

@@ -39,8 +39,6 @@ class Step:
     """The measured step of one attempt of a repeat.
 
     Attributes:
-        attempt: Its number.
-        job: Its id in Slurm, or in the local queue.
         host: Name of the node that supplied the times.
         nodes: Names of all its nodes, without their domains.
         begin: When it began, seconds since the epoch; None before.

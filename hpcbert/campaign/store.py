@@ -113,10 +113,7 @@ class Ledger:
     """The arrays of a campaign as they are submitted, and their changes, each on disk at once.
 
     When it is closed, the changes become part of the manifest. If that can't be rewritten then,
-    they stay next to it: nothing is lost.
-
-    Args:
-        directory: The campaign; the caller holds its lock.
+    they stay next to it: nothing is lost. The caller holds the campaign's lock.
     """
 
     def __init__(self, directory: Path, campaign: Campaign) -> None:

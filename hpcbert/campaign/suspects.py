@@ -48,12 +48,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The nodes to exclude and to spare, with the reasons.
-
-    Attributes:
-        excluded: Nodes to exclude.
-        spared: Suspected nodes that are not excluded, because too few would be left.
-    """
+    """The nodes to exclude, and those to spare because too few would be left, with reasons."""
 
     excluded: tuple[tuple[str, str], ...] = ()
     spared: tuple[tuple[str, str], ...] = ()
