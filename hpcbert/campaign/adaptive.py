@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcbert.campaign import judge, store
 from hpcbert.campaign.repeats import TrackedCampaign
@@ -26,15 +25,11 @@ from hpcbert.slurm.states import Kind
 ENOUGH, MORE, FAILED = 0, 3, 4
 
 
-class Decision(NamedTuple):
-    """Whether a point has enough repeats, and why."""
+def decide(directory: Path, point: str) -> tuple[bool, str]:
+    """Return whether a point has enough repeats, and why.
 
-    enough: bool
-    reason: str
-
-
-def decide(directory: Path, point: str) -> Decision:
-    """Decide by the median's precision; in a rehearsal, by the number of successes."""
+    That depends on the median's precision; in a rehearsal, on the number of successes.
+    """
     campaign = store.read_manifest(directory)
     watched = TrackedCampaign(directory, campaign)
     gathered = judge.gather(watched, states=lambda _: {}, point=point)
@@ -43,23 +38,23 @@ def decide(directory: Path, point: str) -> Decision:
         succeeded = sum(
             repeat.history.counted.state.kind is Kind.SUCCEEDED for repeat in gathered.repeats
         )
-        return Decision(succeeded >= FEWEST_REPEATS, f"{succeeded} repeats were rehearsed")
+        return succeeded >= FEWEST_REPEATS, f"{succeeded} repeats were rehearsed"
     rates = valid_throughputs(repeat.run for repeat in gathered.repeats)
     precision = protocol.precision_of_median
     adaptive = Adaptive(precision or 0.0, protocol.repeats)
-    return Decision(is_precise(rates, precision), describe_sufficiency(rates, adaptive))
+    return is_precise(rates, precision), describe_sufficiency(rates, adaptive)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the reason, as a field of an event in a status file; return the exit status."""
     directory, point = arguments
     try:
-        decision = decide(Path(directory), point)
+        is_enough, reason = decide(Path(directory), point)
     except HpcbertError as error:
         print(f"hpcbert: {error}", file=sys.stderr)  # noqa: T201  not the result of a command
         return FAILED
-    print(f'"why":{json.dumps(decision.reason)}')  # noqa: T201
-    return ENOUGH if decision.enough else MORE
+    print(f'"why":{json.dumps(reason)}')  # noqa: T201
+    return ENOUGH if is_enough else MORE
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ INDEX = "archive.json"
 MEASUREMENTS = "measurements.json"
 TABLE = "table.json"
 EVIDENCE, SEAL = "evidence", "seal"
-_MOST = 1 << 26
 # What numbers come from: these files, and everything in these folders, which a campaign that goes
 # on adds to. Other files in the directory belong to the user.
 _FILES = (MANIFEST, store.RECIPE, store.SAMPLE, store.LOCKED, TABLE)
@@ -275,7 +274,7 @@ def _read_addition(
     path, size = watched.directory / name, digest["bytes"] or 0
     try:
         record = watched.records.at(path) if name.startswith(_STATUS) else None
-        raw = record.raw if record else files.read(path, max_bytes=_MOST)
+        raw = record.raw if record else files.read(path)
     except OSError:
         return None
     is_same = hashlib.sha256(raw[:size]).hexdigest() == digest["sha256"]

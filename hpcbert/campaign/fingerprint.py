@@ -305,7 +305,7 @@ def name_record(directory: Path, key: str, repeat: int, attempt: int, ending: st
 def read_nodes(directory: Path, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
     """Return the fingerprints of one attempt, one for all nodes that are equal."""
     try:
-        return parse(files.read(name_record(directory, key, repeat, attempt), max_bytes=LARGEST))
+        return parse(files.read(name_record(directory, key, repeat, attempt)))
     except OSError:
         return ()
 
@@ -340,7 +340,6 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
 # --- Power and memory of a run's GPUs -------------------------------------------------------------
 
 ENDING = ".power.json"
-_MAX_BYTES = 1 << 26
 # Samples inside a window below which no result is given.
 _MIN_SAMPLES = 5
 # Watts and MiB above which a sample is invalid.
@@ -348,24 +347,16 @@ _MAX_WATTS, _MAX_MEMORY = 1e9, 1e8
 
 
 def read_power(path: Path, *, seconds: float) -> Sampled | None:
-    """Return the power in a window of so many seconds; None if there are too few samples."""
-    try:
-        return find_window(files.read(path, max_bytes=_MAX_BYTES), seconds)
-    except OSError:
-        return None
-
-
-def find_window(raw: bytes, seconds: float) -> Sampled | None:
     """Return the power in the stretch of a length with the most power; None if there is none.
 
-    The content is JSON: the number of `gpus`, and in `samples` the seconds since the first sample,
-    the watts of all GPUs, and the MiB of the fullest.
+    The file is JSON: the number of `gpus`, and in `samples` the seconds since the first sample, the
+    watts of all GPUs, and the MiB of the fullest.
     """
     try:
-        data = json.loads(raw)
+        data = json.loads(files.read(path))
         gpus = int(data["gpus"])
         rows = [(float(time), float(watts), float(mib)) for time, watts, mib in data["samples"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     is_sound = all(
         0 <= time < math.inf and 0 <= watts <= _MAX_WATTS and 0 <= mib <= _MAX_MEMORY

@@ -76,6 +76,10 @@ _SERVER_SLACK = 60.0
 # Seconds after a script's end within which a scheduler that records ends adds its line.
 _LAST_LINE_DELAY = 60.0
 _PROTOCOL_WINDOW = Window()
+# What a table's source has of a manifest.
+_IDENTITY = (
+    "created hpcbert site scheduler runtime image framework recipe_digest protocol materials"
+)
 # Larger than any size that a search tries.
 _MAX_SIZE = 1 << 24
 
@@ -633,9 +637,7 @@ def _make_document(campaign: Campaign, gathered: Gathered, *, ended: bool) -> di
             "array": repeat.array.name,
             "job_id": repeat.array.job_id,
             "newest": repeat.history.newest.attempt,
-            **asdict(replace(repeat.run, nodes=(), environments=())),
-            "nodes": repeat.run.nodes,
-            "environments": repeat.run.environments,
+            **asdict(repeat.run),
             "scheduler": dump_state(repeat.history.counted.state),
             "verdicts": verdicts,
         }
@@ -665,20 +667,11 @@ def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRep
             facts[fingerprint.digest] = fingerprint.facts
             nodes.setdefault(fingerprint.digest, set()).update(fingerprint.nodes)
     return Source(
+        **{name: getattr(campaign, name) for name in _IDENTITY.split()},
         kind="campaign",
         name=campaign.id,
         path=str(directory),
-        created=campaign.created,
-        hpcbert=campaign.hpcbert,
         command=tuple(redact.mask_command(list(campaign.command))),
-        site=campaign.site,
-        scheduler=campaign.scheduler,
-        runtime=campaign.runtime,
-        image=campaign.image,
-        framework=campaign.framework,
-        recipe_digest=campaign.recipe_digest,
-        protocol=campaign.protocol,
-        materials=campaign.materials,
         environments=tuple(
             NodeFacts(digest, tuple(sorted(names)), facts[digest])
             for digest, names in nodes.items()

@@ -22,20 +22,11 @@ from hpcbert.results.interval import is_precise
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, bounded_int, read_kind
 from hpcbert.system.grouping import group
 
-State = Literal[
-    "unsubmitted",
-    "refused",
-    "waiting",
-    "running",
-    "ended",
-    "rehearsed",
-    "complete",
-    "incomplete",
-    "damaged",
-]
-STATES: tuple[State, ...] = get_args(State)
-# States of a repeat by its own account.
+# States of a repeat by its own account, and those of a campaign.
 Phase = Literal["unsubmitted", "refused", "waiting", "running", "ended"]
+State = Literal[Phase, "rehearsed", "complete", "incomplete", "damaged"]
+STATES: tuple[State, ...] = get_args(State)
+_COPIED = ("created", "framework", "rehearse", "scheduler", "user", "submission", "position")
 
 
 class PointResult(NamedTuple):
@@ -215,17 +206,13 @@ def read_overview(directory: Path) -> Overview:
     points = list(campaign.of_point)
     over = recorded is not None and recorded.over
     return Overview(
+        **{name: getattr(campaign, name) for name in _COPIED},
         campaign=campaign.id,
         name=campaign.name or campaign.id,
         directory=str(directory),
-        created=campaign.created,
         state=_find_state(directory, campaign, recorded),
-        framework=campaign.framework,
         shapes=tuple(dict.fromkeys(str(point.shape) for point in points)),
         precisions=tuple(dict.fromkeys(point.precision for point in points)),
-        rehearse=campaign.rehearse,
-        scheduler=campaign.scheduler,
-        user=campaign.user,
         asked=recorded.asked if recorded and over else len(campaign.current),
         valid=recorded.valid if recorded else None,
         best=recorded.best if recorded else None,
@@ -233,8 +220,6 @@ def read_overview(directory: Path) -> Overview:
         note=note,
         problem=problem,
         variant=" ".join(dict.fromkeys(point.variant for point in points)).strip(),
-        submission=campaign.submission,
-        position=campaign.position,
     )
 
 

@@ -48,11 +48,11 @@ class Step:
             recorded.
         moved: Seconds by which the host's clock was set forward between begin and end, as far as
             the uptime shows it.
+        booted: When the host booted, by its clock at begin; None if not recorded.
         ahead: Whole seconds by which the controller's clock was ahead of the host's.
     """
 
     attempt: int = 0
-    job: str = ""
     host: str = ""
     nodes: frozenset[str] = frozenset()
     begin: float | None = None
@@ -61,7 +61,7 @@ class Step:
     zones: tuple[int, ...] = ()
     moved: float = 0.0
     ahead: int = 0
-    uptime: float | None = field(default=None, repr=False)
+    booted: float | None = field(default=None, repr=False)
 
     def shared(self, other: Step) -> tuple[str, ...]:
         """Return the nodes that two steps had at the same time; ends may touch."""
@@ -106,12 +106,12 @@ def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
     time, exact_time = _as_number(event.get("time")), _as_number(event.get("at"))
     uptime, zone = _as_number(event.get("uptime")), _parse_zone(event.get("zone"))
     is_fine = exact_time is not None
+    booted = None if exact_time is None or uptime is None else exact_time - uptime
     if kind == "start":
         host = _short_name(str(event.get("host", "")))
         names = expand(str(event.get("nodelist", ""))) or (host,)
         nodes = frozenset(map(_short_name, names)) - {""}
-        job = str(event.get("job", ""))
-        return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
+        return Step(step.attempt, host=host, nodes=nodes, begin=time)
     if kind == "step":
         return replace(
             step,
@@ -120,19 +120,16 @@ def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
             fine=is_fine,
             zones=zone,
             ahead=int(_as_number(event.get("ahead")) or 0),
-            uptime=uptime,
+            booted=booted,
         )
     if kind == "step-end":
-        moved = 0.0
-        is_known = step.fine and step.begin is not None and exact_time is not None
-        if is_known and step.uptime is not None and uptime is not None:
-            moved = ((exact_time or 0.0) - (step.begin or 0.0)) - (uptime - step.uptime)
+        is_known = booted is not None and step.booted is not None
         return replace(
             step,
             end=exact_time if is_fine else time,
             fine=step.fine and is_fine,
             zones=(*step.zones, *zone),
-            moved=moved,
+            moved=(booted or 0.0) - (step.booted or 0.0) if is_known else 0.0,
         )
     if kind in ENDS and step.end is None:
         return replace(step, end=time, fine=False)

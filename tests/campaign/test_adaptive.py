@@ -38,11 +38,11 @@ def build_campaign(build, rates, spare=0, precision=0.01, **changes):
 @cases
 def test_a_job_decides_by_the_numbers_that_collect_prints(build, rates, precision, is_enough):
     built = build_campaign(build, rates, precision=precision)
-    decision = adaptive.decide(built.directory, KEY)
-    assert decision.enough is is_enough
+    decision, reason = adaptive.decide(built.directory, KEY)
+    assert decision is is_enough
     states = report_states(*["COMPLETED"] * len(rates), default="PENDING")
     (table,) = collect_campaigns(built.directory, states=states).tables
-    assert describe_adaptive(table.rows[0]) == (decision.reason,)
+    assert describe_adaptive(table.rows[0]) == (reason,)
 
 
 def test_the_exit_status_has_the_decision_for_one_point(build, capsys):
@@ -58,11 +58,11 @@ def test_the_exit_status_has_the_decision_for_one_point(build, capsys):
     two = build("1n1g", "1n2g", name="two", repeats=15, protocol=Protocol(15, ITERS, SKIP, 0.01))
     for number, rate in enumerate(CLOSE, start=1):
         two.complete("1n2g", number, rate)
-    assert not adaptive.decide(two.directory, KEY).enough
-    assert adaptive.decide(two.directory, KEY.replace("1n1g", "1n2g")).enough
+    assert not adaptive.decide(two.directory, KEY)[0]
+    assert adaptive.decide(two.directory, KEY.replace("1n1g", "1n2g"))[0]
     for count, is_enough in ((4, False), (5, True)):
         rehearsal = build_campaign(build, CLOSE[:count], rehearse=True, name=f"of-{count}")
-        assert adaptive.decide(rehearsal.directory, KEY).enough is is_enough
+        assert adaptive.decide(rehearsal.directory, KEY)[0] is is_enough
 
 
 def test_what_was_not_needed_is_missing_nowhere(build, empty_directory):

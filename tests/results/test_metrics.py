@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcbert.campaign.fingerprint import find_window, read_power
+from hpcbert.campaign.fingerprint import read_power
 from hpcbert.model import PRECISIONS, Sampled, Steps, usual_predictions
 from hpcbert.results import document, frame, record
 from hpcbert.results import metrics as formulas
@@ -247,7 +247,8 @@ def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tm
     def measure_node(text, gpus, seconds=25.0, **options):
         """Return what a node's job writes, and its window of so many seconds."""
         raw = add_samples(run_sampler(tmp_path, text, gpus, **options))
-        return raw, find_window(raw, seconds)
+        (tmp_path / "x.power.json").write_bytes(raw)
+        return raw, read_power(tmp_path / "x.power.json", seconds=seconds)
 
     text = render_nvidia_smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
     for gpus, watts in ((2, 610.0), (1, 310.0)):
