@@ -17,7 +17,6 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import (
     MAX_RETRIES,
     VIEW_FORM,
@@ -51,7 +50,7 @@ from hpcbert.results.interval import min_repeats
 from hpcbert.results.nodes import POWER
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.runner import MemoRunner, run
+from hpcbert.system.runner import run
 
 _NODE_COLUMNS = (
     Column("point"),
@@ -155,40 +154,23 @@ def accept(
 
 
 def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
-    from hpcbert.cli import request, submit_run
+    from hpcbert.cli import submit_run
 
-    runs = announce_runs(order.options.runs, order.options.site_file)
-    site_config = site.load(order.options.site_file, order.options)
-    nodes, unusable = _list_nodes(site_config, order.options) if order.each_node else ([""], [])
-    points = None if order.file else order.base
-    if points and order.each_node:
-        points = replace(points, tables=select_one_node(points.tables))
-    asks = MemoRunner(run)
-    plan = request.plan_campaigns(
-        order.options,
-        file=order.file,
-        run=asks,
+    options, points = order.options, None if order.file else order.base
+    nodes: list[str] = [""]
+    unusable: list[str] = []
+    if order.each_node:
+        nodes, unusable = _list_nodes(site.load(options.site_file, options), options)
+        points = points and replace(points, tables=select_one_node(points.tables))
+    result = submit_run.submit_new(
+        options,
+        order.file,
+        retries=max_retries,
+        force=force,
+        follow=partial(_follow, order),
         name=f"accept-{format_stamp(time.time())}",
         results=points,
         nodes=nodes,
-    )
-    measured = [array.point for draft in plan.drafts for array in draft.campaign.measured]
-    if order.each_node and any(point.shape.nodes > 1 for point in measured):
-        raise UsageError(
-            "--each-node measures points of one node.",
-            hint="Name a campaign.toml with shapes of one node.",
-        )
-    errors, doubts = request.find_obstacles(plan.drafts, force=force, run=asks)
-    if errors:
-        return Result(errors=errors)
-    store.record_submit(runs)
-    result = submit_run.submit_campaigns(
-        [draft.directory for draft in plan.drafts],
-        site_config,
-        plan.drafts,
-        retries=max_retries,
-        warnings=(*plan.warnings, *doubts),
-        follow=partial(_follow, order),
     )
     missing = tuple(
         IncompleteError(f"{node} was not measured: it can't run jobs now.") for node in unusable

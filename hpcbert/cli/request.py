@@ -388,6 +388,10 @@ def plan_campaigns(
             **values,
         )
     ]
+    points = [point for request in requests for point in request.plan.points]
+    if any(nodes) and any(point.shape.nodes > 1 for point in points):
+        hint = "Name a campaign.toml with shapes of one node."
+        raise UsageError("--each-node measures points of one node.", hint=hint)
     if (file or like) and len(requests) > 1 and not name:
         name = _name_submission(file.stem if file else like)
     texts = {"name": name, "note": note, "dry": dry or planned}

@@ -53,13 +53,11 @@ def submit(
     *,
     file: Path | None,
     dry_run: bool,
-    rehearse: bool,
-    force: bool,
     wait: bool,
     in_allocation: bool,
     resume: str,
     max_retries: int,
-    **texts: Any,
+    **request: Any,
 ) -> Result:
     """Submit a point, a whole scaling curve, or a campaign.toml, with five repeats of each point.
 
@@ -93,6 +91,4 @@ def submit(
     if in_allocation:
         refuse_typed(("scheduler",), "with --here")
         options = replace(options, scheduler=ALLOCATION)
-    return submit_run.submit_new(
-        options, file, retries=retries, dry=dry_run, force=force, rehearse=rehearse, texts=texts
-    )
+    return submit_run.submit_new(options, file, retries=retries, dry=dry_run, **request)

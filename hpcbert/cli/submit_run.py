@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from hpcbert.script.request import array_costs, refuse_expensive
 from hpcbert.system.runner import MemoRunner
 from hpcbert.system.runner import run as plain_run
 
+# Watches campaigns until they are over, and returns what the user gets.
+Follow = Callable[[Sequence[Path], RetryPolicy, Site], Result]
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
 
@@ -42,22 +44,22 @@ def submit_new(
     file: Path | None,
     *,
     retries: int | None,
-    dry: bool,
     force: bool,
-    rehearse: bool,
-    texts: Mapping[str, Any],
+    dry: bool = False,
+    follow: Follow = follow_with_retries,
+    **request: Any,
 ) -> Result:
     """Plan what a command line or a file asks for, and submit it unless something prevents it.
 
     Args:
         retries: Number of retries while watching; None: don't watch.
-        texts: The name, the note, and the campaign to measure again.
+        request: Further arguments of `plan_campaigns`.
     """
     runs = announce_runs(options.runs, options.site_file)
     if not dry:
         store.record_submit(runs)
     asks = MemoRunner(plain_run)
-    plan = plan_campaigns(options, file=file, rehearse=rehearse, run=asks, dry=dry, **texts)
+    plan = plan_campaigns(options, file=file, run=asks, dry=dry, **request)
     costs = [cost for draft in plan.drafts for cost in array_costs(draft.campaign.arrays)]
     refuse_expensive(costs, plan.options.max_gpu_hours, tries=1 + (retries or 0))
     errors, doubts = find_obstacles(plan.drafts, force=dry or force, run=asks)
@@ -67,7 +69,9 @@ def submit_new(
     if dry:
         return dry_run(plan.drafts, warnings)
     paths = [draft.directory for draft in plan.drafts]
-    return submit_campaigns(paths, plan.site, plan.drafts, retries=retries, warnings=warnings)
+    return submit_campaigns(
+        paths, plan.site, plan.drafts, retries=retries, warnings=warnings, follow=follow
+    )
 
 
 def submit_campaigns(
@@ -77,7 +81,7 @@ def submit_campaigns(
     *,
     retries: int | None,
     warnings: tuple[str, ...] = (),
-    follow: Callable[[Sequence[Path], RetryPolicy, Site], Result] = follow_with_retries,
+    follow: Follow = follow_with_retries,
 ) -> Result:
     """Submit campaigns one after the other, and watch them if asked to.
 
