@@ -25,6 +25,8 @@ from hpcbert.cli.main import root
 from hpcbert.cli.options import show_all
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places
+from hpcbert.config.options import RUNTIMES
+from hpcbert.config.schedulers import OWN
 from hpcbert.config.site import load
 from hpcbert.config.toml import read
 from hpcbert.container import cache
@@ -184,6 +186,8 @@ _VALUES: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "settings": lambda context: [f"{name}=" for name in _read_recipe(context).get("options", {})],
     "precision": lambda _: PRECISIONS,
     "device": lambda _: DEVICES,
+    "runtime": lambda _: RUNTIMES,
+    "scheduler": lambda _: OWN,
     "beside": lambda _: record.source_names(),
     "name": _list_names,
 }

@@ -118,21 +118,6 @@ def split_list(text: str) -> tuple[str, ...]:
     return words
 
 
-class _OpenChoice(click.Choice[str]):
-    """One of several names, or another text that stands for a name."""
-
-    def __init__(self, names: Iterable[str], read: Callable[[str], str]) -> None:
-        super().__init__(list(names))
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name."""
-        try:
-            return self._read(value)
-        except Invalid as error:
-            self.fail(f"{error} {error.hint}".rstrip(), param, ctx)
-
-
 def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body], Body]:  # noqa: A002
     """Return click's option for a field of `Options`."""
     option = declared_options()[name]
@@ -171,9 +156,7 @@ def shared_options(*names: str) -> Callable[[Body], Body]:
 def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
     bounds = next((check for check in checks if isinstance(check, Range)), None)
     arguments: dict[str, Any] = {}
-    if option.choices and option.read:
-        arguments = {"type": _OpenChoice(option.choices, option.read), "callback": None}
-    elif option.read:
+    if option.read:
         arguments = {"type": str}
     elif kind is bool:
         arguments = {"is_flag": True}

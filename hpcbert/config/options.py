@@ -78,7 +78,6 @@ class Spec:
     flags: str = ""
     metavar: str | None = None
     default: Any = None
-    choices: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = None
     program: Literal["", "sbatch", "srun"] = ""
 
@@ -272,11 +271,15 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
     scheduler: Annotated[
         str | None,
-        Spec("Use this instead of the site's scheduler.", choices=OWN, read=check_scheduler),
+        Spec(
+            "Use this instead of the site's scheduler.",
+            metavar="|".join(OWN),
+            read=check_scheduler,
+        ),
     ] = None
     runs: Annotated[str, Spec("Directory of the campaigns.")] = ""
     runtime: Annotated[
-        str | None, Spec("Container runtime.", choices=RUNTIMES, read=check_runtime)
+        str | None, Spec("Container runtime.", metavar="|".join(RUNTIMES), read=check_runtime)
     ] = None
     image: Annotated[str, Spec("Container image.")] = ""
     data: Annotated[str, Spec("Training data, as the nodes see it.")] = ""
