@@ -45,21 +45,15 @@ from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.model import MANIFEST, JobRequest, format_stamp
 from hpcbert.results.compare import comparison_data, comparison_view, render_junit
 from hpcbert.results.document import ResultSet
-from hpcbert.results.grid import Column, Grid, TableView
+from hpcbert.results.grid import Grid, TableView, make_columns
 from hpcbert.results.interval import min_repeats
 from hpcbert.results.nodes import POWER
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import run
 
-_NODE_COLUMNS = (
-    Column("point"),
-    Column("node"),
-    Column("runs", "d"),
-    Column("samples/s", ".2f"),
-    Column("of BASE", ".2%"),
-    Column("of its like", ".2%"),
-    Column("verdict"),
+_NODE_COLUMNS = make_columns(
+    "point", "node", "runs:d", "samples/s:.2f", "of BASE:.2%", "of its like:.2%", "verdict"
 )
 # Options that have no effect on results that exist already.
 _SUBMIT_OPTIONS = (

@@ -29,19 +29,13 @@ from hpcbert.config.options import ShareRange
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError, join_names
 from hpcbert.results.compare import DIMENSIONS, comparison_data, comparison_view, render_junit
 from hpcbert.results.document import ResultSet
-from hpcbert.results.grid import Column, Grid, TableView
+from hpcbert.results.grid import Grid, TableView, make_columns
 from hpcbert.results.nodes import list_history
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.workers import track
 
-_HISTORY_COLUMNS = (
-    Column("node"),
-    Column("point"),
-    Column("date"),
-    Column("campaign"),
-    Column("runs", "d"),
-    Column("samples/s", ".2f"),
-    Column("of the one before", ".2%"),
+_HISTORY_COLUMNS = make_columns(
+    "node", "point", "date", "campaign", "runs:d", "samples/s:.2f", "of the one before:.2%"
 )
 
 

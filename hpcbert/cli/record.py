@@ -18,27 +18,26 @@ from hpcbert.commands.collect import CollectRequest, Places
 from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.results import record as published
-from hpcbert.results.grid import Column, Grid, TableView, fold_text, format_lines, format_number
+from hpcbert.results.grid import (
+    Grid,
+    TableView,
+    fold_text,
+    format_lines,
+    format_number,
+    make_columns,
+)
 from hpcbert.results.record import Publication, PublishedTable, make_row_view, row_data, select_rows
 
-_COLUMNS = (
-    Column("shape", ">"),
-    Column("samples/s", ".2f"),
-    Column("tokens/s", ".2f"),
-    Column("per GPU", ".2f"),
-    Column("speedup", ".2f"),
-    Column("runs", "d"),
-    Column("min to train", "g"),
+_COLUMNS = make_columns(
+    "shape:>",
+    "samples/s:.2f",
+    "tokens/s:.2f",
+    "per GPU:.2f",
+    "speedup:.2f",
+    "runs:d",
+    "min to train:g",
 )
-
-
-_CHECK_COLUMNS = (
-    Column("table"),
-    Column("point"),
-    Column("published", ".2f"),
-    Column("from the logs", ".2f"),
-    Column("verdict"),
-)
+_CHECK_COLUMNS = make_columns("table", "point", "published:.2f", "from the logs:.2f", "verdict")
 
 
 @click.group(cls=ListByDefault)

@@ -49,6 +49,12 @@ class Column:
         return format(cell, f"{separator}{self.form}" if self.form.endswith("f") else self.form)
 
 
+def make_columns(*texts: str) -> tuple[Column, ...]:
+    """Return columns from their titles, each with its form if it has one: `samples/s:.2f`."""
+    pairs = (text.partition(":") for text in texts)
+    return tuple(Column(title, form) for title, _, form in pairs)
+
+
 @dataclass(frozen=True)
 class Grid:
     """A table.

@@ -34,7 +34,7 @@ from hpcbert.model import (
 )
 from hpcbert.results.compare import Contrast, Side, find_contrasts, side_data
 from hpcbert.results.document import ResultSet, Source
-from hpcbert.results.grid import Cell, Column, Grid, TableView
+from hpcbert.results.grid import Cell, Column, Grid, TableView, make_columns
 from hpcbert.results.reduce import FOREIGN, tabulate
 from hpcbert.results.wording import sanitize
 from hpcbert.system import grouping
@@ -45,13 +45,8 @@ DATA = Path(__file__).parent / "published" / "data"
 ACCELERATORS = ("GPU", "accelerator", "CPU")
 _NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
 
-_COLUMNS = (
-    Column("point"),
-    Column("framework"),
-    Column("samples/s", ".2f"),
-    Column("per GPU", ".2f"),
-    Column("of yours", ".1%"),
-    Column("published in"),
+_COLUMNS = make_columns(
+    "point", "framework", "samples/s:.2f", "per GPU:.2f", "of yours:.1%", "published in"
 )
 # The text names only differences between machines; --json has all.
 _HARDWARE = ("GPU", "CPU", "InfiniBand", "network")
