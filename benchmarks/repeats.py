@@ -1,7 +1,7 @@
 """Where `--repeats auto` stops, and how often its interval is right although it is checked each
 time.
 
-    python benchmarks/repeats.py                  # prints the table of README.md
+    python benchmarks/repeats.py                  # prints the table of README.md, with more spreads
     python benchmarks/repeats.py --rounds 500     # a glance
 
 Runs are drawn around a median of 100 samples/s: from a normal distribution, from a skewed one (most

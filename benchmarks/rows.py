@@ -6,16 +6,19 @@ just before the row is measured, below the folder of this run.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import material
 from material import LATER, REPOSITORY
+
+from hpcbert.cli.main import COMMANDS
 
 Words = list[str]
 # A command, or a function that runs one and returns its measured seconds.
@@ -65,12 +68,14 @@ class Case:
 
     Attributes:
         once: Names of peers that are measured only in the first turn.
+        what: Replaces the row's name, if that depends on the machine.
     """
 
     floor: tuple[str, Command]
     own: Command
     peers: Mapping[str, Command] = field(default_factory=dict)
     once: frozenset[str] = frozenset()
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,6 +200,20 @@ def start(*words: str) -> Callable[[Place], Case]:
         return Case(BARE, [*HPCBERT, *words], peers)
 
     return make
+
+
+def slowest_help(place: Place) -> Case:
+    """Return a measurement of the command whose `--help` takes most processor time."""
+
+    def cost(name: str) -> float:
+        for _ in range(2):  # the first run compiles its modules
+            before = os.times()
+            subprocess.run([*HPCBERT, name, "--help"], check=True, capture_output=True)
+        after = os.times()
+        return sum(after[2:4]) - sum(before[2:4])
+
+    name = max(COMMANDS, key=cost)
+    return replace(start(name, "--help")(place), what=f"`{name} --help`, the slowest of all")
 
 
 def array_of_five(place: Place) -> Case:
@@ -329,6 +348,7 @@ ROWS: dict[str, Row] = {
     "help": Row("`--help`", start("--help"), (scaled(60),)),
     "version": Row("`--version`", start("--version"), (scaled(60),)),
     "submit-help": Row("`submit --help`", start("submit", "--help"), (scaled(250),)),
+    "slowest-help": Row("the slowest `--help` of all commands", slowest_help, (scaled(250),)),
     "frameworks": Row("`frameworks`", start("frameworks"), (scaled(250),)),
     "array": Row(
         "submit an array of five", array_of_five, (times_peer(2.5, "submitit"),), slurm=True

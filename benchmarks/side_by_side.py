@@ -139,7 +139,7 @@ def line(row: Row, case: Case, figures: Figures) -> str:
     own = f"{shown(figures.own)} ({figures.own / figures.floor:.1f} x{memory})"
     if callable(case.own):  # The floor needs only to be run.
         floor, own = "", shown(figures.own)
-    return f"| {row.what} | {floor} | {peers} | {own} | {goals} | {figures.why} |"
+    return f"| {case.what or row.what} | {floor} | {peers} | {own} | {goals} | {figures.why} |"
 
 
 def shown(milliseconds: float) -> str:

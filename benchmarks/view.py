@@ -3,10 +3,10 @@
 Run: PYTHONPATH=. python benchmarks/view.py [REPEATS [SECONDS]]
 
 This makes an artificial campaign with so many repeats (10,000): half have ended, and some run and
-write to their logs. The sacct and squeue of its Slurm print a file. `hpcbert monitor` watches it on
-a terminal of 160x50 for so many seconds (60) after its start, with the clock and the poll floor of
-a site. The output has its processor time as a share of one core, its peak memory, and the bytes per
-second that it sends to the terminal.
+write to their logs. The sacct and squeue of its Slurm print a file and count their calls. `hpcbert
+monitor` watches it on a terminal of 160x50 for so many seconds (60) after its start, with the clock
+and the poll floor of a site. The output has its processor time as a share of one core, its peak
+memory, the bytes per second that it sends to the terminal, and its queries of Slurm per minute.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ from pathlib import Path
 from tests.kit.campaigns import campaign
 
 POINTS = 40
+FLOOR = 10  # seconds between two polls
 WARM = 90.0  # seconds: monitor confirms an end over some polls before it stops asking
-SITE = (
-    'schema = 1\nname = "made up"\nscheduler = "slurm"\nruns = "runs"\n[slurm]\npoll_floor = 10\n'
-)
+SITE = f"""\
+schema = 1
+name = "made up"
+scheduler = "slurm"
+runs = "runs"
+[slurm]
+poll_floor = {FLOOR}
+"""
 
 
 def make(folder: Path, repeats: int) -> str:
@@ -57,7 +63,7 @@ def make(folder: Path, repeats: int) -> str:
     for name, lines in (("sacct", told), ("squeue", queue)):
         (folder / f"{name}.txt").write_text("".join(lines))
         script = folder / "bin" / name
-        script.write_text(f"#!/bin/sh\nexec cat '{folder}/{name}.txt'\n")
+        script.write_text(f"#!/bin/sh\necho >>'{folder}/calls'\nexec cat '{folder}/{name}.txt'\n")
         script.chmod(0o755)
     stop = threading.Event()
 
@@ -71,6 +77,11 @@ def make(folder: Path, repeats: int) -> str:
 
     threading.Thread(target=write, daemon=True).start()
     return str(folder / "bin")
+
+
+def calls(folder: Path) -> int:
+    """Return how often sacct and squeue were called so far."""
+    return (folder / "calls").stat().st_size
 
 
 def used(pid: int) -> float:
@@ -95,7 +106,7 @@ def main() -> None:
         fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
         keys = [b"\x1b[B"] * 21 + [b"\x1b[C"] + [b"\x1b[B"] * 30
         last = b""
-        sent, began, start, cpu = 0, time.monotonic(), 0.0, 0.0
+        sent, began, start, cpu, asked = 0, time.monotonic(), 0.0, 0.0, 0
         while time.monotonic() - (start or began) < (seconds if start else 2 * WARM):
             if select.select([screen], [], [], 0.2)[0]:
                 try:
@@ -109,7 +120,7 @@ def main() -> None:
                 if keys:
                     os.write(screen, keys.pop(0))
                 else:
-                    start, cpu, sent = time.monotonic(), used(pid), 0
+                    start, cpu, sent, asked = time.monotonic(), used(pid), 0, calls(folder)
         span = time.monotonic() - start
         share = (used(pid) - cpu) / span
         memory = next(
@@ -117,8 +128,12 @@ def main() -> None:
             for line in Path(f"/proc/{pid}/status").read_text().splitlines()
             if line.startswith("VmHWM")
         )
+        queries = 60 * (calls(folder) - asked) / span
         os.write(screen, b"q")
-        print(f"{repeats} repeats: {share:.1%} of a core, {memory:.0f} MiB, {sent / span:.0f} B/s")
+        print(
+            f"{repeats} repeats: {share:.1%} of a core, {memory:.0f} MiB, {sent / span:.0f} B/s, "
+            f"{queries:.1f} queries a minute"
+        )
 
 
 if __name__ == "__main__":
