@@ -411,16 +411,13 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
     requests = [array.request for array in campaign.arrays]
     backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
     obstacles: list[Finding] = []
-    for resolved in draft.uses:
+    for use in draft.uses:
+        inputs, rehearse = use.available_inputs, use.options.rehearse
         obstacles += find_framework_obstacles(
-            resolved.site,
-            resolved.recipe,
-            resolved.available_inputs,
-            resolved.plan.options,
-            rehearse=resolved.options.rehearse,
+            use.site, use.recipe, inputs, use.plan.options, rehearse=rehearse
         )
-        obstacles += _find_mpi_obstacles(resolved)
-        obstacles += _find_missing_modules(resolved, run)
+        obstacles += _find_mpi_obstacles(use)
+        obstacles += _find_missing_modules(use, run)
     obstacles += check_start_file(os.environ, run=run)
     obstacles += _find_pyxis_obstacles(draft, run)
     obstacles += backend.obstacles(draft.directory, requests)

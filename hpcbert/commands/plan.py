@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 
 from hpcbert import scheduler
@@ -15,7 +16,7 @@ from hpcbert.commands.prepare import prepare
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.model import Point, Protocol
+from hpcbert.model import Campaign, Point
 from hpcbert.prepare.parts import Context
 from hpcbert.scheduler.base import SchedulerContext, Start, Supply
 from hpcbert.script.draft import Draft
@@ -26,6 +27,8 @@ from hpcbert.system.runner import Runner, follow
 # The names of a recipe's needs in `prepare`.
 _KINDS = {"python": "environment"}
 _HOUR = 3600.0
+# What makes the times of two campaigns comparable.
+_length_of = attrgetter("rehearse", "protocol.iters", "protocol.window_seconds")
 # Number of runs of a point after which older campaigns are not read.
 _ENOUGH = 25
 
@@ -142,9 +145,7 @@ def forecast(draft: Draft, earlier_campaigns: Sequence[TrackedCampaign], *, run:
     except SchedulerError as error:
         unanswered = error
     points = {entry.point for entry in costs if not entry.preflight}
-    earlier = find_earlier_runs(
-        earlier_campaigns, points, protocol=campaign.protocol, rehearse=campaign.rehearse
-    )
+    earlier = find_earlier_runs(earlier_campaigns, points, campaign)
     is_adaptive = campaign.protocol.precision_of_median is not None
     outlooks = []
     for cost in costs:
@@ -231,27 +232,18 @@ def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
 
 
 def find_earlier_runs(
-    tracked_campaigns: Sequence[TrackedCampaign],
-    points: Collection[Point],
-    *,
-    protocol: Protocol,
-    rehearse: bool = False,
+    tracked_campaigns: Sequence[TrackedCampaign], points: Collection[Point], planned: Campaign
 ) -> dict[Point, EarlierRuns]:
     """Return the run times of earlier campaigns, by point.
 
     Args:
         tracked_campaigns: The campaigns, newest first.
-        protocol: Its iterations and seconds: runs of other lengths are not comparable.
+        planned: Runs of other lengths than its own are not comparable.
     """
     earlier_runs: dict[Point, EarlierRuns] = {}
     for tracked_campaign in tracked_campaigns:
         campaign = tracked_campaign.campaign
-        is_comparable = (
-            campaign.rehearse == rehearse
-            and campaign.protocol.iters == protocol.iters
-            and campaign.protocol.window_seconds == protocol.window_seconds
-        )
-        for point in campaign.of_point if is_comparable else ():
+        for point in campaign.of_point if _length_of(campaign) == _length_of(planned) else ():
             runs = earlier_runs.get(point, EarlierRuns((), ()))
             if point not in points or len(runs.seconds) >= _ENOUGH:
                 continue

@@ -249,31 +249,30 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
         raise doubt.with_hint(hint)
 
 
-def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError | None:
+def _find_doubt(tracked: TrackedCampaign, run: Runner) -> HpcbertError | None:
     """Find a reason why a job of a campaign may wait or run; None: none does.
 
     Raises:
         UsageError: A job certainly does.
     """
-    if not tracked_campaign.campaign.accepted:
+    if not tracked.campaign.accepted:
         return None
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
-    where = str(tracked_campaign.directory)
+    backend = scheduler.create_scheduler(tracked.campaign.scheduler, SchedulerContext(run))
+    where = str(tracked.directory)
     try:
-        living = backend.living_jobs(tracked_campaign).repeats
+        living = backend.living_jobs(tracked).repeats
         if living:
             raise UsageError(
                 f"{len(living)} of its repeats wait or run.",
                 where=where,
-                hint="Nothing was removed. End them first: "
-                f"hpcbert cancel {tracked_campaign.campaign.id}",
+                hint=f"Nothing was removed. End them first: hpcbert cancel {tracked.campaign.id}",
             )
-        if not backend.select_living([tracked_campaign]):
+        if not backend.select_living([tracked]):
             return None
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
-    results = overview.read_results(tracked_campaign.directory, tracked_campaign.campaign)
+    results = overview.read_results(tracked.directory, tracked.campaign)
     return None if results and results.over else doubt
 
 
