@@ -338,7 +338,7 @@ def _explain_bar(partition: Partition, rule: PartitionRules | None, cluster: Clu
     if reason or rule is None or "associations" not in enforced or not own:
         return reason
     associations = [entry for entry in own if entry.partition in {"", partition.name}]
-    if not any(rule.takes_account(association.account) for association in associations):
+    if not any(cluster.takes_account(rule, entry.account) for entry in associations):
         return f"it is for the accounts {', '.join(rule.accounts) or 'of others'} only"
     qos = {name for association in associations for name in association.qos}
     if "qos" in enforced and qos and not any(map(rule.takes_qos, qos)):
@@ -451,14 +451,14 @@ def _choose_gpus(proposal: Proposal, offer: _Offer) -> None:
 
 def _choose_account(proposal: Proposal) -> None:
     """Choose who pays, if the cluster needs to know."""
-    rights, rules = proposal.cluster.rights, proposal.rules
-    is_enforced = "associations" in proposal.cluster.settings.enforced
+    cluster, rights, rules = proposal.cluster, proposal.cluster.rights, proposal.rules
+    is_enforced = "associations" in cluster.settings.enforced
     answer = proposal.answer("slurm.account")
     usable_accounts = {
         association.account: f"account {association.account}"
         for association in rights.own
         if association.partition in {"", proposal.value_of("slurm.partition")}
-        if not is_enforced or rules is None or rules.takes_account(association.account)
+        if not is_enforced or rules is None or cluster.takes_account(rules, association.account)
     }
     name, reason = answer, _CHOSEN_BY_USER if answer else "the cluster does not check it"
     if is_enforced and (answer or usable_accounts):

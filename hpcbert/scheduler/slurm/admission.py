@@ -306,13 +306,13 @@ def _check_account(
         yield make_finding("account", problem=problem, names=names, account=account)
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
-    # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
-    account_names = rights.above(name) if cluster.settings.version >= "23.02" else [name]
-    if not rules or any(rule.takes_account(name, *account_names) for rule in rules):
+    if not rules or any(cluster.takes_account(rule, name) for rule in rules):
         return
     allowed = f" (AllowAccounts={','.join(rules[0].accounts)})" if rules[0].accounts else ""
     alternatives = [
-        account for account in accounts if any(rule.takes_account(account) for rule in rules)
+        account
+        for account in accounts
+        if any(cluster.takes_account(rule, account) for rule in rules)
     ]
     hint, remedy = _advise("accounts", "--account", alternatives)
     values: dict[str, Any] = {"partitions": ", ".join(partitions), "hint": hint, "remedy": remedy}

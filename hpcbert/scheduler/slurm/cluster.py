@@ -239,6 +239,15 @@ class Cluster:
             known=True,
         )
 
+    def takes_account(self, rule: PartitionRules, account: str) -> bool:
+        """Return whether a partition takes an account.
+
+        Since 23.02 an account also stands for all below it (SchedMD/slurm,
+        src/slurmctld/partition_mgr.c).
+        """
+        above = self.rights.above(account) if self.settings.version >= "23.02" else ()
+        return rule.takes_account(account, *above)
+
     def memory(self, partition: str) -> str:
         """Return the setting that limits the memory of a job that requests none; empty: none."""
         partition_memory = self.rules[partition].memory if partition in self.rules else ""
