@@ -25,14 +25,14 @@ from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, SchedulerError, join_names
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
-from hpcbert.scheduler.base import PlainScheduler, Target
+from hpcbert.scheduler.base import PlainScheduler, SchedulerContext, Target
 from hpcbert.slurm import commands
 from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system import files, machine
 from hpcbert.system.decode import decode
 from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
-from hpcbert.system.runner import Runner, start_detached
+from hpcbert.system.runner import start_detached
 from hpcbert.timelimit import TimeLimit
 
 PLAN_FILE = "slurm/local.json"
@@ -306,11 +306,10 @@ def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
 
 
-def has_ended(job_id: str, *, run: Runner, environ: Mapping[str, str]) -> bool:
+def has_ended(job_id: str, context: SchedulerContext) -> bool:
     """Return whether Slurm says that the allocation of a job is over."""
-    outcome = run(
-        commands.squeue_argv(ids=[job_id]), env=commands.query_environment(environ), timeout=60
-    )
+    environment = commands.query_environment(context.environ)
+    outcome = context.run(commands.squeue_argv(ids=[job_id]), env=environment, timeout=60)
     if not outcome.ok:
         return commands.is_unknown_job(outcome.stderr)
     listing = commands.read_squeue(outcome.stdout)
@@ -353,10 +352,9 @@ class Local(PlainScheduler):
             return _QueueState(alive=False, detail="the local queue was never started")
         queue = _QueueState(alive=False, detail="it was cancelled", limit=plan.minutes * 60)
         if plan.machine != machine_and_boot():
-            allocation, host = plan.allocation, plan.machine.partition(" ")[0]
-            context = self.context
-            if allocation and has_ended(allocation, run=context.run, environ=context.environ):
-                return replace(queue, detail=f"its allocation, job {allocation}, has ended")
+            if plan.allocation and has_ended(plan.allocation, self.context):
+                return replace(queue, detail=f"its allocation, job {plan.allocation}, has ended")
+            host = plan.machine.partition(" ")[0]
             elsewhere = host != os.uname().nodename
             detail = f"its queue was started on {host}"
             return replace(queue, alive=None, detail=detail, elsewhere=elsewhere)

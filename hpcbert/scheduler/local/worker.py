@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any
 
 from hpcbert.model import format_utc
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.local.backend import (
     CANCELLED_FILE,
     Element,
@@ -141,7 +142,7 @@ def run_queue(directory: Path) -> None:
 
 def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
     """Stop if the allocation is over: no step can start in it any more."""
-    if plan.allocation and not stop.why and has_ended(plan.allocation, run=run, environ=os.environ):
+    if plan.allocation and not stop.why and has_ended(plan.allocation, SchedulerContext(run)):
         stop.why, stop.reason = "CANCELLED", f"its allocation, job {plan.allocation}, has ended"
 
 

@@ -32,6 +32,10 @@ from hpcbert.timelimit import TimeLimit
 make_finding = functools.partial(finding.make_finding, Path(__file__).with_name("findings.toml"))
 
 
+# What a plan says of a partition as it is.
+_SUPPLIED = ("name", "state", "limit", "most_nodes", "nodes", "resources")
+
+
 def _is_longer(job: JobRequest, limit: TimeLimit) -> bool:
     """Return whether a job's time limit exceeds another; False if it requests none."""
     own_limit = TimeLimit.parse_reported(job.time_limit)
@@ -61,15 +65,10 @@ def list_supply(job: JobRequest, cluster: Cluster) -> tuple[Supply, ...]:
     states = cluster.states if partitions else ""
     return tuple(
         Supply(
-            name=name,
-            state=partitions[name].state,
-            limit=partitions[name].limit,
-            most_nodes=partitions[name].most_nodes,
-            nodes=partitions[name].nodes,
+            **{field: getattr(partitions[name], field) for field in _SUPPLIED},
             fitting=_count_fitting(job, partitions[name]),
             usable=sum(inventory.read_usable_nodes(states, name).values()) if states else None,
             free=inventory.count_free_nodes(states, name) if states else None,
-            resources=partitions[name].resources,
         )
         for name in select_partitions(job, partitions)
     )

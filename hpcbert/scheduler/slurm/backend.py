@@ -202,12 +202,12 @@ class Slurm(Scheduler):
                 )
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
-        """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""
+        """Ask for the longest array, who shares nodes, and the kinds of MPI."""
         cluster_here = Cluster(self.context)
-        mpi = cluster_here.mpi if _names_mpi(site, recipe) else ()
         job = admission.derive_site_request(site, 1)
         shares_nodes = not job.clusters and any(admission.find_forced_sharing(job, cluster_here))
-        return replace(super().fit(options, site, recipe), mpi=mpi, shares_nodes=shares_nodes)
+        fitted_options = super().fit(options, site, recipe)
+        return replace(fitted_options, mpi=cluster_here.mpi, shares_nodes=shares_nodes)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
@@ -265,10 +265,6 @@ class Slurm(Scheduler):
 
 def _read_cluster(site: Site) -> str:
     return argument_value(site.slurm.sbatch_args, "clusters").partition(",")[0]
-
-
-def _names_mpi(site: Site, recipe: Recipe) -> bool:
-    return any((recipe.mpi, site.slurm.mpi, *(variation.mpi for variation in recipe.on.values())))
 
 
 def _read_living_rows(text: str) -> list[JobRow]:
