@@ -68,9 +68,7 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
 def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
     scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
-        script_texts, files = by_hand(
-            request.plan, request.site, request.recipe, options=request.options
-        )
+        script_texts, files = by_hand(request.plan, options=request.options)
         scripts.update(script_texts)
         sources.update(files)
     return scripts, sources

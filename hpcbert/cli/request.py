@@ -64,8 +64,6 @@ class CampaignRequest:
     """
 
     plan: MeasurementPlan
-    site: Site
-    recipe: Recipe
     options: SubmitOptions
     warnings: tuple[str, ...]
     past: Lock | None
@@ -148,12 +146,9 @@ def read_requests(
     requests = []
     for plan in plans:
         submit_options, warnings = _make_submit_options(
-            options, site_config, folders, plan, dry=dry, rehearse=rehearse, file=file
+            options, folders, plan, dry=dry, rehearse=rehearse, file=file
         )
-        framework_recipe, _ = find(plan.framework)
-        requests.append(
-            CampaignRequest(plan, site_config, framework_recipe, submit_options, warnings, past)
-        )
+        requests.append(CampaignRequest(plan, submit_options, warnings, past))
     return tuple(requests)
 
 
@@ -250,7 +245,6 @@ def _make_request(options: Options) -> Request:
 
 def _make_submit_options(
     options: Options,
-    site_config: Site,
     folders: tuple[Path, ...],
     plan: MeasurementPlan,
     *,
@@ -259,6 +253,7 @@ def _make_submit_options(
     file: CampaignFile | None,
 ) -> tuple[SubmitOptions, tuple[str, ...]]:
     """Return how a campaign is submitted, and warnings about choices on the user's behalf."""
+    site_config = plan.site
     scheduler_name = options.scheduler or site_config.scheduler
     warnings: list[str] = []
     if dry and find_traits(scheduler_name).runs_locally and plan.request.shape.nodes > 1:
@@ -402,7 +397,7 @@ def plan_campaigns(
         warnings += () if planned else draft.resolved.warnings
         warnings += compare_locks(request.past, draft.lock) if request.past else ()
     chained = _chain_drafts(drafts, len(drafts) // len(nodes))
-    return SubmitPlan(options, requests[0].site, chained, tuple(dict.fromkeys(warnings)))
+    return SubmitPlan(options, requests[0].plan.site, chained, tuple(dict.fromkeys(warnings)))
 
 
 def _read_campaign_file(file: Path) -> CampaignFile:
@@ -426,13 +421,11 @@ def _draft_requests(
     for request in requests:
         # One time for all: `store.list_submission` looks for ids that begin with it.
         submitter = replace(submitter, token=os.urandom(3).hex())
-        scheduler_name, materials = request.options.scheduler, (request.site, request.recipe)
+        scheduler_name, plan = request.options.scheduler, request.plan
         refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
         backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(run))
-        options = replace(backend.fit(request.options, *materials), **texts)
-        drafts.append(
-            draft_campaign(request.plan, *materials, options=options, submitter=submitter)
-        )
+        options = replace(backend.fit(request.options, plan.site, plan.recipe), **texts)
+        drafts.append(draft_campaign(plan, options=options, submitter=submitter))
     return tuple(drafts)
 
 

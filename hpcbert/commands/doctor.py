@@ -201,7 +201,7 @@ def _draft_job(
     options = backend.fit(options, job_site, first_recipe)
     request = Request(visit.shape, repeats=1, device=device)
     job_plan = plan(first_recipe, job_site, request)
-    return draft(job_plan, job_site, first_recipe, options=options, submitter=visit.submitter)
+    return draft(job_plan, options=options, submitter=visit.submitter)
 
 
 def _submit(

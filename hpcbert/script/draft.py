@@ -12,7 +12,6 @@ from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.config import campaignfile, slurm_arguments
 from hpcbert.config.recipe import Recipe
-from hpcbert.config.site import Site
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
@@ -81,20 +80,16 @@ class Draft:
 
 
 def draft(
-    measurement_plan: MeasurementPlan,
-    site: Site,
-    recipe: Recipe,
-    *,
-    options: SubmitOptions,
-    submitter: Submitter,
+    measurement_plan: MeasurementPlan, *, options: SubmitOptions, submitter: Submitter
 ) -> Draft:
     """Work out a campaign: points, scripts, manifest.
 
     Raises:
         UsageError: Recipe, site and plan do not fit together; the hint says what to change.
     """
+    site, recipe = measurement_plan.site, measurement_plan.recipe
     campaign_id = f"{format_stamp(submitter.time)}-{recipe.name}-{submitter.token}"
-    resolved = resolve(measurement_plan, site, recipe, options, str(Path(site.runs) / campaign_id))
+    resolved = resolve(measurement_plan, options, str(Path(site.runs) / campaign_id))
     array_scripts = list(_render_arrays(resolved))
     sources = dict(resolved.sources)
     preflight_plan = None
@@ -150,7 +145,7 @@ def _list_copies(
 
 
 def by_hand(
-    measurement_plan: MeasurementPlan, site: Site, recipe: Recipe, *, options: SubmitOptions
+    measurement_plan: MeasurementPlan, *, options: SubmitOptions
 ) -> tuple[dict[str, str], dict[str, Path]]:
     """Return scripts to submit by hand, and the files that they read next to them, by path.
 
@@ -160,7 +155,7 @@ def by_hand(
         message = f"A script to submit by hand can have at most {MOST_INDICES} repeats."
         hint = "hpcbert submit splits more repeats into several arrays."
         raise UsageError(message, hint=hint)
-    resolved = resolve(measurement_plan, site, recipe, options)
+    resolved = resolve(measurement_plan, options)
     files = {f"scripts/{name}": path for name, path in resolved.sources.items()}
     return {array.script: text for array, text in _render_arrays(resolved)}, files
 

@@ -142,10 +142,13 @@ class MeasurementPlan:
     """A request, checked against a recipe and a site.
 
     Attributes:
+        recipe: Adapted to the device.
         sizes: Samples per device by precision if no number is given; the search for the largest
             batch begins with them.
     """
 
+    recipe: Recipe
+    site: Site
     request: Request
     device: Device
     preset: Preset
@@ -153,11 +156,6 @@ class MeasurementPlan:
     options: Mapping[str, OptionValue]
     points: tuple[Point, ...]
     sizes: Mapping[str, int]
-
-    @property
-    def framework(self) -> str:
-        """The name of the recipe."""
-        return self.points[0].framework
 
 
 def choose_device(recipe: Recipe, site: Site, requested_device: str) -> Device:
@@ -236,7 +234,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         )
 
     points = tuple(dict.fromkeys(map(point, cells)))
-    return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
+    return MeasurementPlan(recipe, site, request, device, preset, protocol, values, points, sizes)
 
 
 def _check_precision(recipe: Recipe, precision: str, precisions: tuple[str, ...]) -> None:

@@ -141,11 +141,7 @@ class Resolved:
 
 
 def resolve(
-    measurement_plan: MeasurementPlan,
-    site: Site,
-    recipe: Recipe,
-    options: SubmitOptions,
-    directory: str = BY_HAND,
+    measurement_plan: MeasurementPlan, options: SubmitOptions, directory: str = BY_HAND
 ) -> Resolved:
     """Decide everything that a plan leaves open.
 
@@ -157,13 +153,12 @@ def resolve(
             the user trusts neither site nor recipe.
     """
     scheduler = find_traits(options.scheduler)
-    request, device = measurement_plan.request, measurement_plan.device
-    recipe = recipe.for_device(device)
-    sources = _list_sources(site, recipe, options, measurement_plan)
+    site, recipe = measurement_plan.site, measurement_plan.recipe
+    sources = _list_sources(measurement_plan, options)
     recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
     paths = (Path(site.where), *recipe_files, *sources.values())
     trust.refuse_untrusted(paths, trusted_entries(site, options))
-    _refuse_impossible(measurement_plan, site, options, directory)
+    _refuse_impossible(measurement_plan, options, directory)
     by_hand = directory == BY_HAND
     inputs = materials.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
     missing = list_missing(site, recipe, inputs)
@@ -171,13 +166,13 @@ def resolve(
         missing = ()
     keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
     if missing and not (options.dry or by_hand):
-        raise _make_missing_error(site, recipe, missing, keys, device)
+        raise _make_missing_error(measurement_plan, missing, keys)
     warnings: list[str] = []
     if missing:
         warnings.append(f"{site.where} does not set {keys}: the script shows {_MISSING}… instead.")
     mpi = _choose_mpi(site, recipe, options.mpi)
     has_other_mpi = recipe.mpi not in {(), ("none",)} and not mpi.startswith(recipe.mpi)
-    if has_other_mpi and scheduler.srun and request.shape.gpus > 1:
+    if has_other_mpi and scheduler.srun and measurement_plan.request.shape.gpus > 1:
         warnings.append(
             f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}, but {site.where} has "
             f"slurm.mpi = {mpi!r}: each rank may run alone."
@@ -188,7 +183,7 @@ def resolve(
         recipe=recipe,
         options=options,
         scheduler=scheduler,
-        device=device,
+        device=measurement_plan.device,
         available_inputs=inputs,
         inputs=script_inputs,
         mpi=mpi,
@@ -202,8 +197,9 @@ def resolve(
 
 
 def _make_missing_error(
-    site: Site, recipe: Recipe, missing: tuple[str, ...], keys: str, device: Device
+    measurement_plan: MeasurementPlan, missing: tuple[str, ...], keys: str
 ) -> UsageError:
+    site, recipe, device = measurement_plan.site, measurement_plan.recipe, measurement_plan.device
     device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
     return UsageError(
         f"{recipe.name} needs {' and '.join(missing)}, but site {site.name!r} names none.",
@@ -215,8 +211,9 @@ def _make_missing_error(
 
 
 def _refuse_impossible(
-    measurement_plan: MeasurementPlan, site: Site, options: SubmitOptions, directory: str
+    measurement_plan: MeasurementPlan, options: SubmitOptions, directory: str
 ) -> None:
+    site = measurement_plan.site
     scheduler, nodes = find_traits(options.scheduler), measurement_plan.request.shape.nodes
     if site.container.runtime == "pyxis" and not scheduler.srun:
         message = f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use."
@@ -278,9 +275,8 @@ def find_file(recipe: Recipe, name: str) -> Path:
     raise UsageError(f"The recipe's file {name!r} is missing.", where=recipe.folder)
 
 
-def _list_sources(
-    site: Site, recipe: Recipe, options: SubmitOptions, measurement_plan: MeasurementPlan
-) -> dict[str, Path]:
+def _list_sources(measurement_plan: MeasurementPlan, options: SubmitOptions) -> dict[str, Path]:
+    site, recipe = measurement_plan.site, measurement_plan.recipe
     runtime = runtimes.RUNTIMES.get(site.container.runtime)
     needs = {
         (*recipe.files, *_COMMON_FILES): True,
@@ -356,8 +352,6 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
     site = replace(resolved.site, slurm=replace(slurm, time_limit=limit))
     network_plan = resolve(
         plan(network_recipe, site, request),
-        site,
-        network_recipe,
         replace(resolved.options, together=True, rehearse=False),
         resolved.directory,
     )

@@ -66,7 +66,7 @@ def drafted(
     own_recipe = framework_recipe or load()
     measurement_plan = plan(own_recipe, base_site, request or combined(Shape(1, 1), ("fp32",)))
     own_options = replace(OPTIONS, **(options or {}))
-    return draft(measurement_plan, base_site, own_recipe, options=own_options, submitter=SUBMITTER)
+    return draft(measurement_plan, options=own_options, submitter=SUBMITTER)
 
 
 def curve(

@@ -32,7 +32,7 @@ def test_combinations_become_the_points_of_campaigns(tmp_path, text, campaigns: 
     lines = []
     for plan in plan_file(tmp_path, text):
         variables = (f" {name}={value}" for name, value in plan.points[0].env)
-        line = f"{plan.framework}{''.join(variables)}:"
+        line = f"{plan.recipe.name}{''.join(variables)}:"
         for point in plan.points:
             line += f" {point.shape}/{point.precision}/{point.batch_size_per_device}"
         lines.append(line)

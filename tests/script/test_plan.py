@@ -162,7 +162,7 @@ def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):
     assert (array.point.key + "_cpu", array.name + "_cpu") == (other.point.key, other.name)
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     planned = plan(load(), site, on(device="cpu"))
-    ((name,), _) = by_hand(planned, site, load(), options=OPTIONS)
+    ((name,), _) = by_hand(planned, options=OPTIONS)
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     for device, gpus in (("cpu", 0), ("gpu", 2), ("", 2)):
         campaign = drafted(site, on(device=device)).campaign

@@ -397,7 +397,7 @@ def test_a_campaign_brings_what_its_script_runs_and_by_hand_it_stays_where_it_wa
     for runtime in ("pyxis", "enroot"):
         site = settled(reference(tmp_path, container={"runtime": runtime}), image="/i.sqsh")
         planned = plan(load(), site, Request(Shape(1, 1)))
-        texts, copied = by_hand(planned, site, load(), options=drafts.OPTIONS)
+        texts, copied = by_hand(planned, options=drafts.OPTIONS)
         (text,) = texts.values()
         assert "workdir" in text
         assert '"$campaign:$campaign"' in text
