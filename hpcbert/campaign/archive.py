@@ -96,7 +96,6 @@ def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
 
 
 def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
-    """Refuse entries that are not plain files below the archive's folder, and too many bytes."""
     names: set[str] = set()
     for entry in entries:
         if entry.filename in names or not _is_plain(entry):
@@ -227,7 +226,6 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
 
 
 def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
-    """Write the files of a campaign in order, and then their description."""
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
     earlier_masks = read_masks(directory)
     extras = (name for name in _EXTRAS if os.path.lexists(directory / name))
@@ -311,7 +309,6 @@ def _read_pieces(file: BinaryIO, *, at_once: bool) -> Iterator[bytes]:
 
 
 def _mask(name: str, content: bytes) -> bytes:
-    """Return a file's content with secrets masked."""
     if name.endswith(".json"):
         return _mask_json(content)
     if name.endswith(".jsonl"):

@@ -130,7 +130,6 @@ def list_final_states(watched: TrackedCampaign, recorded: RecordedStates) -> dic
 
 
 def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None:
-    """Return a state that can't change any more; None if it may."""
     array = repeat.array
     if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN
@@ -265,7 +264,6 @@ def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) 
 
 
 def _find_array(arrays: Sequence[Array], attempt: int) -> Array | None:
-    """Return the array that an attempt belongs to, among those that a repeat was submitted in."""
     return next((array for array in reversed(arrays) if array.first_attempt <= attempt), None)
 
 

@@ -137,7 +137,6 @@ def _hash_file(watched: TrackedCampaign, name: str) -> _Digest:
 
 
 def _hash_manifest(campaign: Campaign) -> dict[str, Any]:
-    """Return the digests of a manifest's arrays, by name, and of everything else in it."""
     data = asdict(campaign)
     arrays = {array["name"]: _hash_data(array) for array in data.pop("arrays")}
     return {"head": _hash_data(data), "arrays": arrays}

@@ -589,7 +589,6 @@ def _is_decided(reading: Reading) -> bool:
 
 
 def _is_benchmark_log(path: Path) -> bool:
-    """Return whether a log begins with MLPerf's records."""
     with suppress(NotALogError, OSError):
         return b":::MLLOG " in read_ends(path)[0]
     return False

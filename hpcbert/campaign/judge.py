@@ -231,7 +231,6 @@ def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object
 
 
 def _get_nested(values: object, *keys: str) -> object:
-    """Return the value under some keys of nested tables; None if a key is missing."""
     for key in keys:
         values = values.get(key) if isinstance(values, dict) else None
     return values
@@ -407,7 +406,6 @@ class _Judge:
         return JudgedRepeat(history, run, reading, fingerprints)
 
     def _find_reasons(self, history: History, reading: Reading) -> Iterator[Reason]:
-        """Yield every reason against a repeat's number."""
         campaign, repeat, state = self.watched.campaign, history.repeat, history.counted.state
         path = self.watched.directory / history.log
         over = state.kind.over and not campaign.rehearse
@@ -441,7 +439,6 @@ class _Judge:
                 yield Reason("clock", detail)
 
     def _read_power(self, array: Array, run: Run, reading: Reading) -> Sampled | None:
-        """Return the power of a valid run's GPUs in its window."""
         point, setting = apply_found_size(self.watched, array.point), reading.setting
         if not reading.throughput or setting.iters == END:
             return None

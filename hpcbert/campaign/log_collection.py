@@ -185,9 +185,9 @@ class LogCollection:
         to_end = len({tuple(choices) for _, choices in suggestions}) > 1
         advised = {}
         for read, (places, choices) in zip(unmeasured, suggestions, strict=True):
-            advice = (*_describe_records(places), *_describe_options(choices, to_end=to_end))
             first, *more = read.reading.reasons
-            first = replace(first, detail="; ".join((first.detail, *advice)))
+            advice = (_describe_records(places), _describe_options(choices, to_end=to_end))
+            first = replace(first, detail="; ".join(filter(None, (first.detail, *advice))))
             advised[read.log] = read._replace(reading=read.reading._replace(reasons=(first, *more)))
         return [advised.get(read.log, read) for read in reads]
 
@@ -214,8 +214,6 @@ class LogCollection:
         self._copies.append(LeftOut(log.path, text, wanted=False))
 
     def _leave_out_copies(self, logs: Sequence[LogFile]) -> list[LogFile]:
-        """Return the logs without compressed copies of others next to them."""
-
         def name_plain(log: LogFile) -> Path:
             is_packed = log.path.suffix.lower().lstrip(".") in SUFFIXES
             return log.path.with_suffix("") if is_packed else log.path
@@ -238,10 +236,8 @@ class LogCollection:
 
         Tasks are numbered from 0, and run at the same time; an array's elements need not.
         """
-        runs: dict[tuple[Path, str], list[ReadLog]] = {}
-        for read in sorted(reads, key=lambda read: read.log.task):
-            if read.log.run:
-                runs.setdefault((read.log.path.parent, read.log.run), []).append(read)
+        by_task = sorted((read for read in reads if read.log.run), key=lambda read: read.log.task)
+        runs = group(((read.log.path.parent, read.log.run), read) for read in by_task)
         firsts = {key: run_reads[0] for key, run_reads in runs.items() if are_tasks(run_reads)}
         unread = set()
         for log in [*(read.log for read in reads), *(log for log, _ in self._unfit)]:
@@ -270,7 +266,6 @@ class LogCollection:
         return list(remaining.values())
 
     def _compare_files(self, first: ReadLog, files: Sequence[ReadLog]) -> ReadLog:
-        """Return a folder's only run, refused if a file beside it has another number."""
         grammar = self.reader.recipes.load(first.framework).grammar
         number = first.reading.throughput
         closing = [rule for rule in grammar.rules if rule.kind == "footer"]
@@ -433,8 +428,7 @@ def _list_assumed(read: ReadLog, user: UserSettings) -> Iterator[tuple[str, str,
             yield name, str(size), reason, f"--set {name}"
 
 
-def _describe_records(places: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yield which records a log has; nothing if it has none."""
+def _describe_records(places: Mapping[str, Sequence[int]]) -> str:
     texts = []
     for name, numbers in places.items():
         shown = [*map(str, numbers)]
@@ -442,18 +436,15 @@ def _describe_records(places: Mapping[str, Sequence[int]]) -> Iterator[str]:
             shown[2:-1] = ["…"]
         if shown:
             texts.append(f"{name} at iteration{'s' * (len(shown) > 1)} {', '.join(shown)}")
-    if texts:
-        yield f"it has {', '.join(texts)}"
+    return f"it has {', '.join(texts)}" if texts else ""
 
 
-def _describe_options(choices: Sequence[Choice], *, to_end: bool) -> Iterator[str]:
-    """Yield the options for some choices; nothing if there are none."""
+def _describe_options(choices: Sequence[Choice], *, to_end: bool) -> str:
     texts = []
     for rule, (skip, iters) in choices[:_MAX_NAMED]:
         window = "" if skip is None else f" --skip {skip} --iters {'end' if to_end else iters}"
         texts.append(f"--rule {rule.name}{window}")
-    if texts:
-        yield f"type {', or '.join(texts)}"
+    return f"type {', or '.join(texts)}" if texts else ""
 
 
 # --- The repeats of a point -----------------------------------------------------------------------
@@ -724,21 +715,17 @@ def are_tasks(reads: Sequence[ReadLog]) -> bool:
 
 
 def _label_series(points: PointLogs, *, is_one_folder: bool) -> dict[_Series, str]:
-    """Return a label for each series; none if no point has logs of several."""
-    forms: dict[Path, list[str]] = {}
-    curves: dict[tuple[Point, str], set[Path]] = {}
-    is_shared = False
-    for (point, rule), reads in points.items():
-        is_shared = is_shared or _is_shared(reads, is_one_folder=is_one_folder)
-        curve = replace(point, shape=Shape(1, 1), accumulation=1), rule
-        for read in reads:
-            folder, form = _find_series(read.log)
-            forms.setdefault(folder, []).append(form)
-            if read.log.form is not None:
-                curves.setdefault(curve, set()).add(folder)
+    forms = group(_find_series(read.log) for reads in points.values() for read in reads)
+    folders_of_curve = group(
+        ((replace(point, shape=Shape(1, 1), accumulation=1), rule), _find_series(read.log)[0])
+        for (point, rule), reads in points.items()
+        for read in reads
+        if read.log.form is not None
+    )
     has_results = sum(_RESULT in folder_forms for folder_forms in forms.values()) > 1
+    is_shared = any(_is_shared(reads, is_one_folder=is_one_folder) for reads in points.values())
     # A speedup would compare logs of several folders without a documented form.
-    is_curve_shared = any(len(folders) > 1 for folders in curves.values())
+    is_curve_shared = any(len({*folders}) > 1 for folders in folders_of_curve.values())
     if not (has_results or is_shared or is_curve_shared):
         return {}
     root = Path(os.path.commonpath(forms))

@@ -149,7 +149,6 @@ def _measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
 
 
 def _status_times(directory: Path) -> Iterator[float]:
-    """Yield when each status file of a campaign was last written to."""
     with suppress(OSError), os.scandir(directory / "status") as entries:
         for entry in entries:
             if _STATUS_FILE.fullmatch(entry.name):
@@ -202,7 +201,6 @@ _Shared = dict[MeasuredAttempt, tuple[str, ...]]
 def _find_sharers(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
 ) -> dict[Key, _Shared]:
-    """Return the attempts on a repeat's nodes while it was measured, by point and repeat."""
     attempts = [attempt for repeat in watched.repeats for attempt in _measured_attempts(repeat)]
     measured = [
         attempt

@@ -83,7 +83,6 @@ def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
 
 
 def _find_copies(points: Sequence[Sequence[ComparedRun]], *, keep_first: bool) -> dict[int, Reason]:
-    """Return the reasons against valid runs with equal logs, by `id()` of the run."""
     # Points of one shape can differ in precision, batch size or model.
     places = {id(account.run): place for place, point in enumerate(points) for account in point}
     valid = [account for point in points for account in point if account.run.valid]

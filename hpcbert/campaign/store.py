@@ -204,7 +204,6 @@ def format_manifest(schema: int, campaign: Campaign) -> str:
 
 
 def _format_json(value: object) -> str:
-    """Return a value as JSON in one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_field_values)
 
 
@@ -531,7 +530,6 @@ def list_submission(directory: Path) -> tuple[Path, ...]:
 
 
 def _read_name(directory: Path) -> str | None:
-    """Return the name that a campaign was given; None if it can't be read."""
     try:
         return read_manifest(directory).name
     except UsageError:
