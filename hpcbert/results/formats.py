@@ -19,8 +19,8 @@ import io
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree as ET
@@ -28,7 +28,7 @@ from xml.etree import ElementTree as ET
 import click
 
 from hpcbert.errors import UsageError, format_count
-from hpcbert.model import Provenance, Row, SpeedupTable, valid_throughputs
+from hpcbert.model import Group, Provenance, Row, SpeedupTable, valid_throughputs
 from hpcbert.results import document
 from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 from hpcbert.results.grid import (
@@ -46,7 +46,6 @@ from hpcbert.results.wording import (
     adapt_to_devices,
     describe_reasons,
     describe_window,
-    device_word,
     earlier_attempts,
     invalid_repeats,
     row_notes,
@@ -86,12 +85,6 @@ PUBLISHED_COLUMNS = {
     "repeats": ">",
     "flags": "",
 }
-_LEGEND = (
-    "{unit}/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
-    "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "
-    "cv is their standard deviation over their mean; repeats are the valid ones, of those "
-    "requested."
-)
 # Characters of a command line below a table.
 _MAX_COMMAND = 300
 # Lines of a spreadsheet are copied out of their file, so each states its origin.
@@ -129,9 +122,10 @@ def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: i
 
 
 def _table_text(table: SpeedupTable, width: int = 0) -> str:
+    view = table_view(table, Words("en", table.unit))
     devices = "ranks (CPU)" if table.group.device == "cpu" else "GPUs"
-    titles = {"node_num": "nodes", "devices": devices, "samples": f"{table.unit}/s"}
-    return table_view(table, titles).text(width)
+    columns = Column("nodes", "d"), Column(devices, "d"), *view.grid.columns[2:]
+    return replace(view, grid=replace(view.grid, columns=columns)).text(width)
 
 
 def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
@@ -173,42 +167,46 @@ def _metrics_text(table: SpeedupTable) -> str:
     ).text()
 
 
-def table_view(table: SpeedupTable, titles: Mapping[str, str]) -> TableView:
-    """Return a table with its rule, its invalid repeats and the notes on its rows.
+def name_table(group: Group, words: Words) -> str:
+    """Return a table's title with batch size and variant."""
+    parts = table_title(group), words("batch", size=group.batch), sanitize(group.variant)
+    return words("comma").join(filter(None, parts))
 
-    Args:
-        titles: Those of the columns that are not their keys, by key.
-    """
+
+def table_view(table: SpeedupTable, words: Words, name: str = "results") -> TableView:
+    """Return a table with its rule, its invalid repeats and the notes on its rows."""
     group, rows = table.group, table.rows
-    variant = f", {sanitize(group.variant)}" if group.variant else ""
-    title = f"{table_title(group)}, batch size {group.batch} per device{variant}"
-    columns = [Column(titles.get(key, key), form) for key, form in PUBLISHED_COLUMNS.items()]
+    keys = (f"{key}:{form}" for key, form in PUBLISHED_COLUMNS.items())
+    columns = words.columns(*(key.replace("devices", f"devices.{group.device}") for key in keys))
     cells = [published_cells(row) for row in rows]
-    for column, values in _further_columns(table):
+    for column, values in _further_columns(table, words):
         if any(values):
-            columns.append(column)
+            columns = (*columns, column)
             cells = [(*row, value) for row, value in zip(cells, values, strict=True)]
-    base = f"speedup to the median of {table.baseline}"
-    if not table.baseline:
-        base = "no speedup: there is no valid run of 1n1g"
-    rule = (
-        f"rule {sanitize(group.rule)}; {describe_window(table)}median of the valid repeats; {base}"
+    base = words("results.base" if table.baseline else "results.no-base")
+    rule = words(
+        "results.rule", rule=sanitize(group.rule), window=describe_window(table), base=base
     )
+    title = name_table(group, words)
     return TableView(
         heading=(click.style(title, bold=True),),
-        grid=Grid("results", title, tuple(columns), tuple(cells)),
+        grid=Grid(name, title, columns, tuple(cells)),
         notes=(rule, *list_notes(table)),
         colours=tuple(map(_row_colour, rows)),
     )
 
 
-def _further_columns(table: SpeedupTable) -> Iterator[tuple[Column, list[float | None]]]:
+def _further_columns(
+    table: SpeedupTable, words: Words
+) -> Iterator[tuple[Column, list[float | None]]]:
+    rows = table.rows
     if table.unit != "samples":
-        title = f"{table.unit}/s per {device_word(table.group)}"
-        yield Column(title, ".2f"), [per_device(row) for row in table.rows]
-    yield Column("real tokens/s", ".2f"), [real_rate(row, table.unit) for row in table.rows]
-    for title, name in (("MFU", "mfu"), ("MFU padded", "mfu_padded")):
-        yield Column(title, ".1%"), [getattr(row.metrics, name, None) for row in table.rows]
+        yield words.columns("per-device:.2f")[0], [per_device(row) for row in rows]
+    title = words("metric.real_tokens_per_second")
+    yield Column(title, ".2f"), [real_rate(row, table.unit) for row in rows]
+    for name in ("mfu", "mfu_padded"):
+        title = words(f"metric.{name}")
+        yield Column(title, ".1%"), [getattr(row.metrics, name, None) for row in rows]
 
 
 def _row_colour(row: Row) -> str | None:
@@ -293,13 +291,9 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
 def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, its problems, and a legend, as Markdown."""
     version, command = escape_markdown(provenance.hpcbert), escape_markdown(provenance.command)
-    parts = []
-    for table in tables:
-        devices = "rank_num" if table.group.device == "cpu" else "gpu_num"
-        titles = {"devices": devices, "samples": f"{table.unit}/s"}
-        parts.append(table_view(table, titles).markdown())
+    parts = [table_view(table, Words("en", table.unit)).markdown() for table in tables]
     if tables:
-        parts.append(adapt_to_devices(_LEGEND.format(unit=tables[0].unit), tables))
+        parts.append(Words("en", tables[0].unit)("results.how"))
     used = {flag for table in tables for row in table.rows for flag in row.flags}
     flags = [
         f"* {escape_markdown(name)}: {escape_markdown(adapt_to_devices(text, tables))}."

@@ -197,7 +197,7 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path):
     assert metrics["mfu"] == pytest.approx(row["median"] * 2e8 / 989.5e12)
     assert metrics["mfu"] < metrics["mfu_padded"]
     assert metrics["real_tokens_per_second"] == pytest.approx(row["median"] * 64)
-    titles = {"wide": "MFU, padded", "csv": ",mfu,mfu_padded,", "markdown": "| MFU padded |"}
+    titles = {"wide": "MFU, padded", "csv": ",mfu,mfu_padded,", "markdown": "| MFU, padded |"}
     for form, title in titles.items():
         words = ("--fw", "pytorch", "--format", form)
         assert title in run("collect", tmp_path / "pytorch", *words).stdout

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import click
 
 from hpcbert.config.recipe import Recipe
-from hpcbert.model import UNFINISHED, Group, Row, SpeedupTable
+from hpcbert.model import UNFINISHED, Row, SpeedupTable
 from hpcbert.results.document import Source
 from hpcbert.results.formats import (
     PUBLISHED_COLUMNS,
     explain_unknown,
-    list_notes,
     metrics_grid,
-    published_cells,
+    name_table,
+    table_view,
 )
 from hpcbert.results.grid import Cell, Column, Grid
 from hpcbert.results.report.figures import label_tables, list_devices, make_pictures, sort_shapes
@@ -28,9 +28,7 @@ from hpcbert.results.wording import (
     describe_reasons,
     describe_repeats,
     describe_stop,
-    describe_window,
     sanitize,
-    table_title,
 )
 from hpcbert.results.words import Words, flag_meanings
 from hpcbert.slurm.hostlist import fold
@@ -136,7 +134,7 @@ def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
                 best[key] = row.median, table, row
     sentences = []
     for median, table, row in list(best.values())[:_MAX_NAMES]:
-        name, rate = table_name(table.group, words), format(median, ",.2f")
+        name, rate = name_table(table.group, words), format(median, ",.2f")
         sentences.append(words("lead.best", name=name, rate=rate, shape=row.shape))
     return sentences or [words("lead.none")]
 
@@ -177,22 +175,11 @@ def describe_results(inputs: ReportInput, words: Words) -> Iterator[Block]:
 
 
 def _published_blocks(number: int, table: SpeedupTable, words: Words) -> Iterator[Block]:
-    group = table.group
-    group = table.group
-    keys = [f"{key}:{form}" for key, form in PUBLISHED_COLUMNS.items()]
-    columns = words.columns(*(key.replace("devices", f"devices.{group.device}") for key in keys))
-    title = words("results.table", name=table_name(group, words))
-    yield Grid(f"results-{number}", title, columns, tuple(map(published_cells, table.rows)))
-    base = words("results.base" if table.baseline else "results.no-base")
-    rule, window = sanitize(group.rule), describe_window(table)
-    yield words("results.rule", rule=rule, window=window, base=base)
-    yield tuple(map(sanitize, list_notes(table)))
-
-
-def table_name(group: Group, words: Words) -> str:
-    """Return a table's title with batch size and variant, in the report's language."""
-    parts = table_title(group), words("batch", size=group.batch), sanitize(group.variant)
-    return words("comma").join(filter(None, parts))
+    view = table_view(table, words, f"results-{number}")
+    yield view.grid.select(range(len(PUBLISHED_COLUMNS)))
+    rule, *notes = map(sanitize, view.notes)
+    yield rule
+    yield tuple(notes)
 
 
 def _make_pivot(number: int, tables: Sequence[SpeedupTable], words: Words) -> Grid:
@@ -256,7 +243,7 @@ def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
         else words("flags.none")
     )
     for number, table in enumerate(tables, 1):
-        title = words("metrics.table", name=table_name(table.group, words))
+        title = words("metrics.table", name=name_table(table.group, words))
         grid = metrics_grid(table, f"metrics-{number}", title, words).without_empty()
         if grid.rows:
             yield grid
@@ -267,7 +254,7 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
     """Yield every run, including invalid ones."""
     columns = words.columns(
         *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
-        *("counts", "state", "nodes-names", "flags", "log"),
+        *("counts", "state", "nodes-names", "flag", "log"),
     )
     for number, table in enumerate(inputs.tables, 1):
         # A published median is not a run.
@@ -282,7 +269,7 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
                 numbers = run.repeat, run.attempt, run.throughput
                 cells.append((str(row.shape), *numbers, counts, *texts))
         if cells:
-            title = words("runs.table", name=table_name(table.group, words))
+            title = words("runs.table", name=name_table(table.group, words))
             yield Grid(f"runs-{number}", title, columns, tuple(cells))
 
 
