@@ -60,6 +60,9 @@ class CollectRequest(NamedTuple):
     as_repeats: bool = False
 
 
+_Sampled = tuple[Measured, tuple[NodeSample, ...]]
+
+
 @dataclass
 class CollectResult:
     """Tables, and their problems.
@@ -77,14 +80,11 @@ class CollectResult:
     left_out: tuple[LeftOut, ...] = ()
     sources: tuple[Source, ...] = ()
     assumptions: Assumptions = field(default_factory=Assumptions)
-    points: list[tuple[Measured, tuple[NodeSample, ...]]] = field(default_factory=list)
+    points: list[_Sampled] = field(default_factory=list)
     tables: tuple[SpeedupTable, ...] = ()
 
     def add(
-        self,
-        source: Source,
-        points: Iterable[tuple[Measured, tuple[NodeSample, ...]]] = (),
-        warnings: Iterable[str] = (),
+        self, source: Source, points: Iterable[_Sampled] = (), warnings: Iterable[str] = ()
     ) -> None:
         """Add the points of a source."""
         origin = Origin(source.kind, source.name, source.path)

@@ -29,6 +29,7 @@ from hpcbert.model import Shape
 from hpcbert.results import record
 from hpcbert.results.compare import Side
 from hpcbert.results.record import PublishedPoint, PublishedTable
+from hpcbert.system.grouping import group
 
 # mlcommons/training_policies, training_rules.adoc: ten runs of BERT; at most one may fail.
 RUNS = 10
@@ -354,9 +355,7 @@ def _complete(folder: Path, table: PublishedTable, user_places: Places) -> Publi
 
 def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell, ...]:
     """Compare MLPerf's tables with the result folders at paths."""
-    tables: dict[str, list[PublishedTable]] = {}
-    for table in record.find_all_tables(against):
-        tables.setdefault(table.path, []).append(table)
+    tables = group((table.path, table) for table in record.find_all_tables(against))
     folders = [folder for folder in find_submissions(paths) if name_submission(folder) in tables]
     if not folders:
         raise UsageError(
@@ -370,9 +369,9 @@ def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell,
             list(_check_submission(table, runs)) for table in tables[name_submission(folder)]
         ]
         # A later round may have a folder of the same name, or the same logs.
-        matching = [group for group in candidates if all(cell.follows for cell in group)]
-        for group in matching or candidates:
-            cells |= dict.fromkeys(group)
+        matching = [entry for entry in candidates if all(cell.follows for cell in entry)]
+        for entry in matching or candidates:
+            cells |= dict.fromkeys(entry)
     return tuple(cells)
 
 

@@ -39,6 +39,7 @@ from hpcbert.script.request import (
 )
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import LOST, RepeatState
+from hpcbert.system.grouping import group
 from hpcbert.system.runner import Runner
 
 # The command that continues where this one had to stop, without the campaign.
@@ -108,9 +109,6 @@ def find_invalid(
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
     valid_points = {judged.array.point for judged in judgement.repeats if judged.run.valid}
     submissions = tracked_campaign.arrays_of_repeat
-    runs: dict[str, list[Run]] = {}
-    for judged in judgement.repeats:
-        runs.setdefault(judged.array.point.key, []).append(judged.run)
     invalid, spent, too_large = [], [], []
     for repeat, outcome in _list_ended(campaign, judgement, settled_keys, policy):
         point = repeat.array.point
@@ -131,7 +129,7 @@ def find_invalid(
         tuple(invalid),
         tuple(spent),
         open=len(campaign.current) - len(settled_keys),
-        runs=runs,
+        runs=group((judged.array.point.key, judged.run) for judged in judgement.repeats),
         attempts={key: state.attempt for key, state in states.items()},
         too_large=tuple(too_large),
     )
@@ -197,9 +195,7 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
             a local campaign is still running.
     """
     directory, campaign = plan.watched.directory, plan.watched.campaign
-    parts: dict[tuple[str, int], list[InvalidRepeat]] = {}
-    for repeat in plan.invalid:
-        parts.setdefault((repeat.array.point.key, repeat.array.offset), []).append(repeat)
+    parts = group(((entry.array.point.key, entry.array.offset), entry) for entry in plan.invalid)
     if parts and plan.open and not find_traits(campaign.scheduler).accepts_more:
         text = format_count(plan.open, "repeat still waits or runs", "repeats still wait or run")
         raise UsageError(
@@ -210,10 +206,9 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
     store.refuse_changed_library(directory, campaign)
     backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
     first_arrays = {(array.point.key, array.offset): array for array in reversed(campaign.arrays)}
-    suspicion = None
-    if parts and policy.suspect:
-        nodes = backend.nodes(plan.invalid[0].array.request)
-        suspicion = None if nodes is None else Suspicion(plan.runs, nodes)
+    can_suspect = parts and policy.suspect
+    nodes = backend.nodes(plan.invalid[0].array.request) if can_suspect else None
+    suspicion = None if nodes is None else Suspicion(plan.runs, nodes)
     arrays, scripts = [], {}
     spared_nodes: dict[str, str] = {}
     for part, repeats in parts.items():
