@@ -22,6 +22,7 @@ from hpcbert.scheduler.base import SchedulerContext, Start, Supply
 from hpcbert.script.draft import Draft
 from hpcbert.script.request import Cost, array_costs
 from hpcbert.script.resolve import Resolved
+from hpcbert.system.grouping import group
 from hpcbert.system.runner import Runner, follow
 
 # The names of a recipe's needs in `prepare`.
@@ -193,15 +194,14 @@ def _find_missing(
         words += ["--device", resolved.device] if resolved.request.device else []
         for name, value in resolved.request.settings.items() if part.kind == "data" else ():
             words += ["--set", f"{name}={value}"]
-        finding = findings.get(part.kind)
-        fails = finding is not None and finding.status == "fail"
+        finding = findings.get(part.kind, Finding("", "", part.detail))
         yield Missing(
             framework=recipe.name,
             kind=part.kind,
-            detail=finding.detail if finding else part.detail,
+            detail=finding.detail,
             command=shlex.join(words) if is_planned else "",
-            hint=part.hint or (finding.hint if finding else ""),
-            blocks=fails or part.kind in unnamed_kinds,
+            hint=part.hint or finding.hint,
+            blocks=finding.status == "fail" or part.kind in unnamed_kinds,
         )
     for kind, finding in findings.items():
         if kind not in reported_kinds:
@@ -211,14 +211,11 @@ def _find_missing(
 
 def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
     """Yield an error with a hint for each reason that a draft can't run."""
-    blocking_parts = [missing for missing in outlook.lacks if missing.blocks]
-    for framework in dict.fromkeys(missing.framework for missing in blocking_parts):
-        framework_parts = [missing for missing in blocking_parts if missing.framework == framework]
-        kinds = " and ".join(missing.kind for missing in framework_parts)
-        verb = "is" if len(framework_parts) == 1 else "are"
-        remedies = [missing.command or missing.hint for missing in framework_parts]
-        message = f"{framework} can't run: its {kinds} {verb} missing."
-        yield CheckError(message, hint="; ".join(remedies))
+    blocking = group((missing.framework, missing) for missing in outlook.lacks if missing.blocks)
+    for framework, parts in blocking.items():
+        kinds = " and ".join(missing.kind for missing in parts)
+        remedies = [missing.command or missing.hint for missing in parts]
+        yield CheckError(f"{framework} can't run: it lacks its {kinds}.", hint="; ".join(remedies))
     for obstacle in outlook.obstacles:
         yield CheckError(f"{obstacle.name}: {obstacle.detail}", hint=obstacle.hint)
     refusals = {point.start.refused: None for point in outlook.points if point.start}

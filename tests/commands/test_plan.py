@@ -69,7 +69,7 @@ def test_what_prevents_a_run_is_said_with_the_command_that_helps(tmp_path):
     assert lacks["source"].command == "hpcbert prepare --fw oneflow --only source --device gpu"
     assert (lacks["source"].blocks, outlook.can_run) == (True, False)
     (error,) = plan.list_refusals(outlook)
-    assert "source and data are missing" in str(error)
+    assert "lacks its source and data" in str(error)
     assert lacks["source"].command in error.hint
     # Where Slurm does not answer, nobody knows whether it can run.
     outlook = forecast(tmp_path, Slurm(away={"sbatch", "sinfo"}))
