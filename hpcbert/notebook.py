@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import __version__
-from hpcbert.campaign.foreign import UserSettings, parse_settings
-from hpcbert.commands.collect import CollectRequest, find_places
+from hpcbert.campaign.foreign import CollectRequest, UserSettings, parse_settings
+from hpcbert.commands.collect import find_places
 from hpcbert.commands.collect import load_result_set as load_results
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import Window

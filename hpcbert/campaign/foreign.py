@@ -85,6 +85,24 @@ class UserSettings(NamedTuple):
     settings: tuple[tuple[str, int], ...] = ()
 
 
+class CollectRequest(NamedTuple):
+    """The runs to collect, and the settings.
+
+    Attributes:
+        rule: Name of a rule; empty for each framework's default.
+        pattern: How to read the paths of logs; empty for DLPerf's layout.
+        require_all: Whether a point with fewer valid runs than requested gets no number.
+        as_repeats: Whether all logs of a point are repeats, whatever their names.
+    """
+
+    rule: str = ""
+    pattern: str = ""
+    known: UserSettings = UserSettings()
+    window: Window = Window()
+    require_all: bool = False
+    as_repeats: bool = False
+
+
 def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """Read the values of `--set NAME=VALUE`.
 
@@ -321,17 +339,11 @@ class Assumptions(Counter[Assumption]):
 class LogReader:
     """Reads logs one by one.
 
-    Attributes:
-        rule: Name of a rule, empty for each framework's default.
-        window: The window, instead of DLPerf's.
-        pattern: How the paths are read; then the name of a folder does not contradict `--fw`.
+    With a pattern, the name of a folder does not contradict `--fw`.
     """
 
-    user_settings: UserSettings
+    request: CollectRequest
     recipes: Recipes
-    rule: str
-    window: Window
-    pattern: str = ""
     assumptions: Assumptions = field(default_factory=Assumptions)
     _frameworks: dict[Path, Framework] = field(default_factory=dict, init=False)
     _choices: dict[Path, Choice] = field(default_factory=dict, init=False)
@@ -362,12 +374,12 @@ class LogReader:
         # The nearest folder that is named after a framework.
         parents = log.path.absolute().parts[-2::-1]
         folder = next((name for name in parents if name in self.recipes.names), "")
-        chosen = self.user_settings.framework
+        chosen = self.request.known.framework
         if not chosen:
             return self._load_named(log, log.framework or self._find_name(log, folder))
         framework, name = self.recipes.load(chosen), log.framework or chosen
         # A folder may be called `pytorch` for other reasons: its contents decide.
-        is_doubtful = name == chosen and not self.pattern and folder not in ("", chosen)
+        is_doubtful = name == chosen and not self.request.pattern and folder not in ("", chosen)
         if is_doubtful and find_frameworks(log.path, self.grammars([folder])):
             name = folder
         if name != chosen:
@@ -414,7 +426,7 @@ class LogReader:
 
     def choice(self, log: LogFile) -> Choice:
         """Return the rule and the window of a log whose framework is known."""
-        default = Choice(self.recognise(log).grammar.rule(self.rule), self.window)
+        default = Choice(self.recognise(log).grammar.rule(self.request.rule), self.request.window)
         return self._choices.get(log.path, default)
 
     def choose_rules(self, logs: Sequence[LogFile]) -> None:
@@ -431,10 +443,12 @@ class LogReader:
             default = self.choice(folder_logs[0])
             if folder is None and any(self._has_records(log, default) for log in folder_logs):
                 continue
-            rule = default.rule if self.rule else self._choose_rule(folder_logs, default.rule)
+            rule = (
+                default.rule if self.request.rule else self._choose_rule(folder_logs, default.rule)
+            )
             points = group(((log.of_point, log.place), log) for log in folder_logs)
             for point_logs in points.values():
-                choice = Choice(rule, self._choose_window(point_logs, rule) or self.window)
+                choice = Choice(rule, self._choose_window(point_logs, rule) or self.request.window)
                 for log in point_logs:
                     self._choices[log.path] = choice
                     self._note_choice(framework, choice, default)
@@ -449,17 +463,17 @@ class LogReader:
 
     def _has_records(self, log: LogFile, choice: Choice) -> bool:
         reading = self.read_by(log, choice)
-        return bool(self.pattern or reading.last or reading.throughput or reading.foreign)
+        return bool(self.request.pattern or reading.last or reading.throughput or reading.foreign)
 
     def list_windows(self, rule: Rule, logs: Sequence[LogFile]) -> Iterator[Window]:
         """Yield the window of the protocol or the user; to the end; from a record to the end."""
-        yield self.window
-        if self.window.iters is not None or rule.kind == "footer":
+        yield self.request.window
+        if self.request.window.iters is not None or rule.kind == "footer":
             return
-        yield self.window._replace(iters=END)
-        if self.window.skip is None:
+        yield self.request.window._replace(iters=END)
+        if self.request.window.skip is None:
             # With the facts of the log, by which counts of tokens are iterations.
-            setting = self.read_by(logs[0], Choice(rule, self.window)).setting
+            setting = self.read_by(logs[0], Choice(rule, self.request.window)).setting
             places = find_places(logs[0].path, rule.record, setting)[:-1]
             skip = next((place for place in places if place >= setting.skip), setting.skip)
             if skip != setting.skip:
@@ -549,14 +563,16 @@ class LogReader:
 
     def _read_uncached(self, log: LogFile, choice: Choice) -> Reading:
         grammar = self.recognise(log).grammar
-        if "bert" not in (self.user_settings.model or log.model or "bert").lower():
+        if "bert" not in (self.request.known.model or log.model or "bert").lower():
             # The usual length is that of the recipe's models; an image has none.
             grammar = replace(grammar, sequence_length=0)
         goes_to_end = choice.window.iters == END
         reader = read_to_end if goes_to_end else read
-        setting = make_setting(log, self.user_settings, choice.window)
+        setting = make_setting(log, self.request.known, choice.window)
         reading = reader(log.path, grammar, choice.rule, setting)
-        is_unasked = choice.rule.kind == "footer" or (self.window.iters is None and goes_to_end)
+        is_unasked = choice.rule.kind == "footer" or (
+            self.request.window.iters is None and goes_to_end
+        )
         if not (reading.throughput and is_unasked) or reading.closed:
             return reading
         # Nobody said that the run's end is wherever the log stops.
@@ -658,7 +674,7 @@ def explain_log(reader: LogReader, log: LogFile) -> LogExplanation:
     except UsageError as error:
         return LogExplanation(path, "", f"{error.message} {error.hint}".strip(), named)
     facts = _list_facts(log.path, framework.grammar)
-    setting = make_setting(log, reader.user_settings, choice.window)
+    setting = make_setting(log, reader.request.known, choice.window)
     facts += [
         StatedFact(name, getattr(setting, name), 0, f"of {source}", 1, is_assumed=True)
         for name, source in setting.sources

@@ -52,12 +52,10 @@ class LogCollection:
     """Reads logs of any framework.
 
     Attributes:
-        as_repeats: Whether all logs of a point are repeats, whatever their names.
         is_one_folder: Whether the user named one folder with all logs.
     """
 
     reader: LogReader
-    as_repeats: bool = False
     is_one_folder: bool = False
     _unfit: list[tuple[LogFile, UsageError]] = field(default_factory=list, init=False)
     _copies: list[LeftOut] = field(default_factory=list, init=False)
@@ -101,7 +99,7 @@ class LogCollection:
         self.reader.choose_rules(recognised)
         reads = self._leave_out_files(self._leave_out_tasks(self._read_all(recognised)))
         points = self._group_by_point(self._name_models(self._add_advice(reads)))
-        if not (self.reader.pattern or self.as_repeats):
+        if not (self.reader.request.pattern or self.reader.request.as_repeats):
             points = separate_systems(points, is_one_folder=self.is_one_folder)
         points = join_points(points)
         self._note_assumptions(points)
@@ -109,7 +107,7 @@ class LogCollection:
         numbered_points = []
         for (point, rule), point_reads in points.items():
             try:
-                numbered = number_logs(point_reads, as_repeats=self.as_repeats)
+                numbered = number_logs(point_reads, as_repeats=self.reader.request.as_repeats)
             except UsageError as error:
                 if len(points) == 1:
                     raise
@@ -141,7 +139,7 @@ class LogCollection:
             if isinstance(reading, UnknownLogError):
                 self._unfit.append((log, reading))
                 continue
-            model = self.reader.user_settings.model or log.model or ""
+            model = self.reader.request.known.model or log.model or ""
             reads.append(ReadLog(log, framework, model, rule.name, reading))
         return reads
 
@@ -272,7 +270,7 @@ class LogCollection:
         for read in files:
             if not number or read.framework != first.framework:
                 continue
-            choices = [Choice(rule, self.reader.window) for rule in closing]
+            choices = [Choice(rule, self.reader.request.window) for rule in closing]
             for choice in [self.reader.choice(read.log), *choices]:
                 other = self.reader.read_by(read.log, choice).throughput
                 tolerance = max(choice.rule.tolerance, grammar.tolerance)
@@ -324,7 +322,7 @@ class LogCollection:
             for candidate in reads
             if (candidate.log.repeat, candidate.log.attempt) == (log.repeat, log.attempt)
         ]
-        if not (self.as_repeats or are_numbered(read, first)):
+        if not (self.reader.request.as_repeats or are_numbered(read, first)):
             clash, other = "nothing says that it is a repeat of", first
         elif log.repeat is not None and twins:
             clash, other = "it is the same repeat as", twins[0]
@@ -344,7 +342,7 @@ class LogCollection:
                 reason = "these logs of one point differ only in numbers in their names"
                 assumptions.add(point.framework, "repeats", form, reason, "--pattern")
             for read in reads:
-                for entry in _list_assumed(read, self.reader.user_settings):
+                for entry in _list_assumed(read, self.reader.request.known):
                     assumptions.add(point.framework, *entry)
 
 

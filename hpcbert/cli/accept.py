@@ -15,6 +15,7 @@ import click
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.options import (
@@ -28,7 +29,7 @@ from hpcbert.cli.options import (
 )
 from hpcbert.cli.output import Result, pick, print_text, returns_result
 from hpcbert.cli.tables import list_shortfalls, write_output
-from hpcbert.commands.collect import CollectRequest, find_places, load_result_set, resolve_words
+from hpcbert.commands.collect import find_places, load_result_set, resolve_words
 from hpcbert.commands.compare import (
     WITHIN,
     Acceptance,

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from hpcbert.campaign import store
-from hpcbert.campaign.foreign import LogExplanation
+from hpcbert.campaign.foreign import CollectRequest, LogExplanation
 from hpcbert.cli.options import UNIT, refuse_typed, text_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import collect_tables, refuse_unit, takes_logs
-from hpcbert.commands.collect import CollectRequest, Places, explain_logs, resolve_words
+from hpcbert.commands.collect import Places, explain_logs, resolve_words
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.model import Unit
 from hpcbert.results.formats import FORMATS, format_of_suffix

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import (
@@ -23,7 +24,7 @@ from hpcbert.cli.options import (
 )
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import takes_logs, write_output
-from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
+from hpcbert.commands.collect import Places, find_places, load_result_set
 from hpcbert.commands.compare import compare_results
 from hpcbert.config.options import ShareRange
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError, join_names

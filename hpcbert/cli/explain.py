@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.cli.campaigns import open_named
 from hpcbert.cli.options import RULE, UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import takes_places
-from hpcbert.commands.collect import CollectRequest, Places, load_result_set
+from hpcbert.commands.collect import Places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import ARCHIVE, Group, Shape, SpeedupTable, Unit

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from hpcbert import model
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
@@ -24,7 +25,6 @@ from hpcbert.cli.output import VERSION, Result, dump_json, pick, print_text, rep
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
-from hpcbert.commands.collect import CollectRequest
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site

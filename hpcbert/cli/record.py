@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.cli import streams
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.options import count_option, flag_option, text_option
 from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.tables import takes_logs, takes_places
-from hpcbert.commands.collect import CollectRequest, Places
+from hpcbert.commands.collect import Places
 from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.results import record as published

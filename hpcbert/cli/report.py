@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.cli.options import UNIT, flag_option, text_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import list_shortfalls, make_provenance, takes_logs
 from hpcbert.commands import report as flow
-from hpcbert.commands.collect import CollectRequest, Places, load_result_set
+from hpcbert.commands.collect import Places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
 from hpcbert.results.document import ResultSet, tables_data

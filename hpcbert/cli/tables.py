@@ -15,7 +15,7 @@ import click
 
 from hpcbert import __version__
 from hpcbert.campaign import store
-from hpcbert.campaign.foreign import UserSettings, parse_settings
+from hpcbert.campaign.foreign import CollectRequest, UserSettings, parse_settings
 from hpcbert.cli import streams
 from hpcbert.cli.options import (
     RESULTS_SITE,
@@ -26,7 +26,7 @@ from hpcbert.cli.options import (
     text_option,
 )
 from hpcbert.cli.output import Result, pick
-from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
+from hpcbert.commands.collect import CollectResult, Places, collect, find_places
 from hpcbert.errors import (
     HpcbertError,
     IncompleteError,

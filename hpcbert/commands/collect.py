@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcbert import scheduler
 from hpcbert.campaign import judge, preflight, store
@@ -17,10 +16,10 @@ from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
 from hpcbert.campaign.foreign import (
     Assumptions,
+    CollectRequest,
     LogExplanation,
     LogReader,
     Recipes,
-    UserSettings,
     explain_log,
 )
 from hpcbert.campaign.log_collection import LogCollection
@@ -31,7 +30,6 @@ from hpcbert.config import places
 from hpcbert.config.site import load as load_site
 from hpcbert.errors import UsageError, refuse_ineffective
 from hpcbert.logs.layout import LeftOut, LogFile, discover, is_archive, printable_path
-from hpcbert.logs.setting import Window
 from hpcbert.model import MANIFEST, Group, Measured, Origin, Row, Shape, SpeedupTable
 from hpcbert.results import document, record
 from hpcbert.results.document import ResultSet, Source
@@ -40,25 +38,6 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import run
 from hpcbert.system.workers import track
-
-
-class CollectRequest(NamedTuple):
-    """The runs to collect, and the settings.
-
-    Attributes:
-        rule: Name of a rule; empty for each framework's default.
-        pattern: How to read the paths of logs; empty for DLPerf's layout.
-        require_all: Whether a point with fewer valid runs than requested gets no number.
-        as_repeats: Whether all logs of a point are repeats, whatever their names.
-    """
-
-    rule: str = ""
-    pattern: str = ""
-    known: UserSettings = UserSettings()
-    window: Window = Window()
-    require_all: bool = False
-    as_repeats: bool = False
-
 
 _Sampled = tuple[Measured, tuple[NodeSample, ...]]
 
@@ -224,12 +203,10 @@ def _collect_logs(
     *,
     may_be_empty: bool,
 ) -> None:
-    reader = _make_reader(request, recipes)
+    reader = LogReader(request=request, recipes=recipes)
     # A shell names the files of one folder: `logs/*.log`.
     folders = {path.parent if path.is_file() else path for path in paths}
-    collection = LogCollection(
-        reader=reader, as_repeats=request.as_repeats, is_one_folder=len(folders) == 1
-    )
+    collection = LogCollection(reader=reader, is_one_folder=len(folders) == 1)
     points = collection.gather(logs, may_be_empty=may_be_empty)
     ancestors = {place for log in logs for place in (log.path, *log.path.parents)}
     places = [path for path in paths if path in ancestors] or paths
@@ -240,16 +217,6 @@ def _collect_logs(
     result.add(source, points, collection.warnings)
     result.left_out += collection.left_out
     result.assumptions = reader.assumptions
-
-
-def _make_reader(request: CollectRequest, recipes: Recipes) -> LogReader:
-    return LogReader(
-        user_settings=request.known,
-        recipes=recipes,
-        rule=request.rule,
-        window=request.window,
-        pattern=request.pattern,
-    )
 
 
 def explain_logs(
@@ -263,7 +230,7 @@ def explain_logs(
     logs = discover(paths, request.pattern).logs
     if not logs:
         raise UsageError("There is no log to explain.", where=printable_path(paths[0]))
-    reader = _make_reader(request, recipes)
+    reader = LogReader(request=request, recipes=recipes)
     return tuple(explain_log(reader, log) for log in logs)
 
 

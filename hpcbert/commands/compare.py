@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import Fingerprint, NodeSample, find_differences_within
-from hpcbert.campaign.foreign import UserSettings
+from hpcbert.campaign.foreign import CollectRequest, UserSettings
 from hpcbert.commands.collect import (
-    CollectRequest,
     Places,
     is_saved,
     load_result_set,

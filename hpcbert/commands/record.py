@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from hpcbert.commands.collect import CollectRequest, Places, load_result_set
+from hpcbert.campaign.foreign import CollectRequest
+from hpcbert.commands.collect import Places, load_result_set
 from hpcbert.config import toml
 from hpcbert.errors import UsageError, describe_error
 from hpcbert.logs.layout import natural_key

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcbert.campaign.foreign import Recipes
-from hpcbert.commands.collect import CollectRequest, Places, load_result_set
+from hpcbert.campaign.foreign import CollectRequest, Recipes
+from hpcbert.commands.collect import Places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.results.document import render_results
 from tests.kit.logs import log, write_file

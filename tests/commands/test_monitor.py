@@ -23,16 +23,15 @@ from tests.kit.waiting import Clock
 DOWN = failed("Unable to contact slurm controller")
 
 
-def follow(built, run, *, time=None, sinks=None, **more):
+def follow(built, run, *, time=None, sinks=None, floor=10.0):
     """Watch a campaign to its end; return the last view, a line for each change, and the clock."""
     time, lines = time or Clock(), list[str]()
 
     def note(changes):
         lines.extend(f"{change.repeat.number} {change.state.word}" for change in changes)
 
-    options = {"floor": 10.0, **more}
     context = SchedulerContext(run, now=time, pause=time.pause, chance=lambda: 0.0)
-    return monitor.watch((built,), sinks or monitor.Sinks(note), context, **options), lines, time
+    return monitor.watch((built,), sinks or monitor.Sinks(note), context, floor=floor), lines, time
 
 
 def test_a_view_is_refreshed_between_polls_and_the_end_ends_it(watched, monkeypatch):

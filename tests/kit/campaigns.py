@@ -11,11 +11,11 @@ from unittest import mock
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import name_record
-from hpcbert.campaign.foreign import Recipes
+from hpcbert.campaign.foreign import CollectRequest, Recipes
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.cli.output import Result
 from hpcbert.cli.tables import list_shortcomings
-from hpcbert.commands.collect import CollectRequest, CollectResult, collect
+from hpcbert.commands.collect import CollectResult, collect
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker

@@ -9,6 +9,7 @@ from time import gmtime, strftime
 
 import pytest
 
+from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands import collect, retry
@@ -151,7 +152,7 @@ def test_listed_campaigns_and_read_logs(tmp_path):
         for index in range(number):
             text = f"log {index}\n{log('1n1g', 10 + index / 100)}"
             write_file(folder, f"pytorch/1n1g/bert_b4_fp32_{index}.log", text)
-        places, request = collect.find_places(), collect.CollectRequest()
+        places, request = collect.find_places(), CollectRequest()
         return count_calls(lambda: collect.load_result_set([str(folder)], places, request))
 
     for count in (list_campaigns, read_logs):
