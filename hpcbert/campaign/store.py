@@ -451,14 +451,6 @@ def find_archive(name: str, runs: Path) -> Path | None:
     return next((path for path in places if path.exists() and not path.is_dir()), None)
 
 
-def resolve(name: str, runs: Path) -> Path:
-    """Return the one campaign that the user names, as `resolve_submission` does."""
-    directory, *siblings = resolve_submission(name, runs)
-    if siblings:
-        raise _make_ambiguity(name, (directory, *siblings), runs)
-    return directory
-
-
 def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Path, ...]:
     """Return the campaign that the user names: by path, id, part of the id, or its name.
 

@@ -397,10 +397,8 @@ def exit_on_error(error: BaseException) -> NoReturn:
     from hpcbert.cli.output import Result, convert_error, exit_unwritten, exit_with_result
 
     as_json = "--json" in sys.argv
-    if isinstance(error, BrokenPipeError):
-        streams.discard_buffer(sys.stdout)
-        raise SystemExit(0)
-    if isinstance(error, OSError) and error is getattr(sys.stdout, "failure", None):
+    is_unwritten = error is getattr(sys.stdout, "failure", None)
+    if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_unwritten):
         exit_unwritten(error)
     command_name = next((word for word in sys.argv[1:] if word in COMMANDS), "")
     if context := getattr(error, "ctx", None):

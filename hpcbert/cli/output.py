@@ -166,8 +166,7 @@ def print_error(error: HpcbertError) -> None:
         _print_remark("hint", "yellow", error.hint)
 
 
-def print_result(command: str, result: Result, *, as_json: bool) -> None:
-    """Print a result: the document to stdout, or the text, with warnings and errors on stderr."""
+def _print_result(command: str, result: Result, *, as_json: bool) -> None:
     if as_json:
         click.echo(make_document(command, result))
         return
@@ -262,10 +261,8 @@ def exit_with_result(command: str, result: Result, *, as_json: bool) -> NoReturn
     """
     code = result.exit_code
     try:
-        print_result(command, result, as_json=as_json)
+        _print_result(command, result, as_json=as_json)
         sys.stdout.flush()
-    except BrokenPipeError:
-        streams.discard_buffer(sys.stdout)
     except OSError as error:
         # A document would have held these.
         for hpcbert_error in result.errors if as_json else ():
@@ -275,11 +272,16 @@ def exit_with_result(command: str, result: Result, *, as_json: bool) -> NoReturn
 
 
 def exit_unwritten(error: OSError, code: int = 0) -> NoReturn:
-    """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1."""
+    """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1.
+
+    A reader that has read enough closes the pipe: that is no failure.
+    """
     streams.discard_buffer(sys.stdout)
-    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
-    print_error(HpcbertError(f"Can't write to stdout: {reason}."))
-    raise SystemExit(code or HpcbertError.exit_code)
+    if not isinstance(error, BrokenPipeError):
+        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+        print_error(HpcbertError(f"Can't write to stdout: {reason}."))
+        code = code or HpcbertError.exit_code
+    raise SystemExit(code)
 
 
 def returns_result(body: Callable[..., Result]) -> Callable[..., None]:

@@ -223,7 +223,7 @@ def test_neither_the_callers_slurm_variables_nor_its_directory_matter(tmp_path, 
     submit.write_campaign(draft)
     runs = draft.directory.parent
     monkeypatch.chdir(runs.parent)
-    submit.submit(store.resolve("abc123", Path(runs.name)), drafts.hurried(slurm))
+    submit.submit(store.resolve_submission("abc123", Path(runs.name))[0], drafts.hurried(slurm))
     assert len(slurm.jobs) == 4
     # sbatch is run in the campaign, where a path relative to where hpcbert was run leads nowhere.
     assert all(Path(call[-1]).is_absolute() for call in slurm.called("sbatch"))

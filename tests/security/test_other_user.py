@@ -85,7 +85,7 @@ def test_the_newest_campaign_is_the_callers_own(shared):
     assert cli.run("logs").stdout == f"{OWN}\n"
     for words in (*TO_READ, "retry --dry-run"):
         assert "bbbbbb" not in cli.run(*words.split(), "--json").output, words
-    assert store.resolve("pytorch", shared.runs) == shared.mine.directory
+    assert store.resolve_submission("pytorch", shared.runs) == (shared.mine.directory,)
     # A part of an id never means somebody else's; nor does a directory of that very name.
     assert "There is no campaign 'bbbbbb'" in refuse("logs bbbbbb")
     give_away(Path(shutil.copytree(shared.theirs.directory, "aaaaaa")))
