@@ -249,7 +249,6 @@ class Protocol(IgnoreUnknown):
     Attributes:
         repeats: Runs of each point; the maximum if `precision_of_median` is given.
         iters: Iterations of one run, warm-up included.
-        skip: Warm-up iterations.
         window_seconds: Least length of the window: the program trains on after `iters` until it is
             reached, and the window ends where the run does; 0: at `iters`.
         precision_of_median: Runs stop once the interval of the median is narrower than this share
@@ -322,7 +321,6 @@ class Array:
         called: When sbatch was about to be called, ISO 8601 UTC; empty before that.
         retry: 0, or the number of this retry of the point; `repeats` are then those it repeats.
         first_attempt: Number of its first attempt: a retry continues the numbers before it.
-        excluded: Nodes that a retry excludes, each with the reason.
         why: For each repeat of a retry its number, its state and what was wrong with it.
         cluster: The cluster that sbatch submits to, as in `--clusters`, then the one that it named
             in its answer; empty: the default of its own configuration.
@@ -435,7 +433,6 @@ class Campaign:
         concurrent_repeats: How many repeats of a point may run at the same time.
         concurrent_points: Whether points may run at the same time; otherwise each waits for the one
             before it, so that no two share the network.
-        rehearse: Whether ranks replay the recipe's sample log instead of training.
         arrays: One per point, in the order of submission; last the preflight, which is submitted
             first.
         materials: Image, source and data as `prepare` recorded them, if it did.
@@ -446,7 +443,6 @@ class Campaign:
             does not see may run on them too.
         submission: Id of the first campaign that one command line or file made with this one; empty
             if it made no other.
-        position: Its place among them, from 0.
     """
 
     id: str
@@ -575,7 +571,6 @@ class Reason(IgnoreUnknown):
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
             `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
             `rule`, `device-oom`, `host-oom`, `error`, `search`, `unfinished`.
-        detail: A sentence for the user.
     """
 
     code: str
@@ -678,7 +673,6 @@ class Run(IgnoreUnknown):
     """One repeat in a table.
 
     Attributes:
-        repeat: Its number, from 1.
         attempt: 0, or the number of attempts before this one.
         throughput: Samples per second over all GPUs; None if there is no trusted number.
         state: The scheduler's word for it (`COMPLETED`, …), `UNKNOWN`, or `-` for logs that
@@ -767,7 +761,6 @@ class Counted(IgnoreUnknown):
     """The measured part of each run.
 
     Attributes:
-        skip: Requested number of warm-up iterations.
         iters: Requested last iteration; None for the end of the run.
         counted: The rule's reading of that, as text: `iterations 21 to 120`.
     """
@@ -860,7 +853,6 @@ class PointRecord(IgnoreUnknown):
         flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
         differences: Differences between the nodes of its valid runs, or from those of another
             point's: behind `mixed-environment`.
-        window: The measured part of its runs.
         facts: Facts from the nodes and the logs of its valid runs.
         steps: Durations of the iterations of its runs, by repeat, as far as logs have them.
         adaptive: None if the number of repeats was fixed.
@@ -906,7 +898,6 @@ class Row(PointRecord):
         cv: Standard deviation (n - 1) over mean; None below two valid runs.
         speedup: Ratio to the baseline row's median.
         efficiency: Speedup over the ratio of GPUs.
-        metrics: How good the number is; None if there is none.
     """
 
     shape: ShapeText

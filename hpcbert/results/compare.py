@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from hpcbert.errors import RegressionError, UsageError, join_names
@@ -25,8 +25,6 @@ from hpcbert.system import grouping
 Verdict = Literal["faster", "slower", "equal", "unknown"]
 _Key = tuple[tuple[str, object], ...]
 
-# Parts of a group outside a point's identity: a difference in them is reported instead.
-_NO_IDENTITY = "rule"
 # The values of `--by`, as they are typed, each with its part of a point's identity.
 DIMENSIONS = {
     "framework": "framework",
@@ -194,15 +192,14 @@ def compare(
 
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
-    names = [field.name for field in fields(Group) if field.name != _NO_IDENTITY]
     sides: dict[_Key, Side] = {}
     for table in tables:
         for row in table.rows:
             side = Side(table.group, row)
-            values = {name: getattr(side.group, name) for name in names}
-            values["variant"] = side.options
+            values = asdict(side.group) | {"variant": side.options}
             values |= {"sequence_length": side.length, "shape": row.shape}
-            key = tuple(part for part in values.items() if part[0] != by)
+            # A difference in the rule is an obstacle instead.
+            key = tuple(part for part in values.items() if part[0] not in ("rule", by))
             if key in sides:
                 origins = []
                 for twin in (sides[key], side):

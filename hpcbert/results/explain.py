@@ -154,7 +154,6 @@ def count_parameters(model: ModelSize) -> int:
 def _explain_all_reduce(
     group: Group, shape: Shape, speeds: Mapping[Shape, float], bandwidths: Mapping[Shape, float]
 ) -> list[Observation]:
-    """Compare the time of all-reduce alone with the time that a step lost."""
     base_shape = Shape(1, shape.gpus_per_node) if shape.nodes > 1 else BASELINE
     model = find_model(group.model)
     if shape.gpus == 1 or group.device == "cpu" or not model or base_shape not in speeds:

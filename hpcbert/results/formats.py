@@ -271,12 +271,11 @@ def _dlperf_points(table: SpeedupTable) -> dict[str, Any]:
 def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
     """Return the content that DLPerf's JSON can't hold, one sentence per table."""
     text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
-    sentences = []
-    for table in tables:
-        device = "device CPU; " if table.group.device == "cpu" else ""
-        origin = f"{device}rule {table.group.rule}; {describe_window(table)}{text}"
-        sentences.append(f"what dlperf-json has no key for: {origin}")
-    return tuple(sentences)
+    return tuple(
+        f"what dlperf-json has no key for: device {table.group.device}; rule {table.group.rule}; "
+        f"{describe_window(table)}{text}"
+        for table in tables
+    )
 
 
 def published_cells(row: Row) -> tuple[Cell, ...]:

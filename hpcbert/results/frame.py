@@ -75,11 +75,7 @@ def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
 
 
 def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
-    """Return `rows_frame` as a Parquet file, with version, time and command as attributes.
-
-    Raises:
-        UsageError: `write_parquet` can't.
-    """
+    """Return `rows_frame` as a Parquet file, with version, time and command as attributes."""
     frame = rows_frame(tables)
     frame.attrs.update(asdict(provenance))
     stream = io.BytesIO()

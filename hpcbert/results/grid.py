@@ -76,6 +76,16 @@ class Grid:
         """Whether a page shows the table only when asked."""
         return self.folded or len(self.rows) > _MAX_ROWS
 
+    def format_rows(self, *, nothing: str = "", separator: str = "") -> list[list[str]]:
+        """Return the cells as texts."""
+        return [
+            [
+                column.format_cell(cell, nothing=nothing, separator=separator)
+                for column, cell in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows
+        ]
+
     def select(self, places: Sequence[int]) -> Grid:
         """Return the table with only the columns at some places, from 0."""
         columns = tuple(self.columns[place] for place in places)
@@ -139,13 +149,7 @@ def format_lines(grid: Grid, width: int = 0) -> list[str]:
             limit.
     """
     titles = [column.title for column in grid.columns]
-    rows = [
-        [
-            sanitize(column.format_cell(cell, nothing=NOTHING, separator=","))
-            for column, cell in zip(grid.columns, row, strict=True)
-        ]
-        for row in grid.rows
-    ]
+    rows = [[*map(sanitize, row)] for row in grid.format_rows(nothing=NOTHING, separator=",")]
     right = [place for place, column in enumerate(grid.columns) if column.form]
     count = len(titles)
     lines = align_rows([titles, *rows], right=right)
@@ -169,13 +173,7 @@ def escape_markdown(text: str) -> str:
 
 def format_markdown(grid: Grid) -> str:
     """Return a table as Markdown, without its title."""
-    rows = [
-        [column.title for column in grid.columns],
-        *(
-            [column.format_cell(cell) for column, cell in zip(grid.columns, row, strict=True)]
-            for row in grid.rows
-        ),
-    ]
+    rows = [[column.title for column in grid.columns], *grid.format_rows()]
     head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in rows)
     marks = " | ".join("---:" if column.form else ":---" for column in grid.columns)
     return "\n".join([head, f"| {marks} |", *lines])

@@ -183,7 +183,6 @@ def mfu_flags(metrics: Metrics | None) -> tuple[str, ...]:
 def _compute_mfu(
     name: str, flops: float | None, rate: float | None, unknown: dict[str, str]
 ) -> float | None:
-    """Return an MFU from a sample's operations and samples over the peak of all GPUs."""
     if flops is None or rate is None:
         return None
     share = flops * rate
@@ -204,7 +203,6 @@ def _positive_numbers(facts: Facts, name: str) -> list[float]:
 
 
 def _agreed_size(facts: Facts, name: str) -> int | None:
-    """Return a size on which all runs agree; otherwise None."""
     values = _positive_numbers(facts, name)
     return int(values[0]) if len(values) == 1 else None
 
@@ -324,9 +322,6 @@ def _measured_steps(point: Measured, unknown: dict[str, str]) -> list[float]:
 def convert_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupTable, ...]:
     """Return tables with their rates in a unit; a row whose samples are of unknown size has none.
 
-    Args:
-        tables: In samples per second.
-
     Raises:
         UsageError: No row with a number has one in that unit.
     """
@@ -375,7 +370,6 @@ def explain_missing(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[str, ..
 
 
 def _factor(row: Row, unit: Unit) -> float | None:
-    """Return the tokens or sequences of a sample; None if unknown."""
     if unit == "samples":
         return 1.0
     rate = row_rate(row, unit)

@@ -46,7 +46,6 @@ class NodeVerdict(NamedTuple):
     """One node at one point.
 
     Attributes:
-        median: Of these, samples per second; None without any.
         ratio: The median over that of the reference; None if there is no reference.
         chance: The chance of such a score of any node if none is slower; None for nodes of the
             reference, and if there are too few runs.
@@ -132,9 +131,6 @@ def _score_nodes(rates: Array) -> tuple[Array, float]:
     """Return each node's score, ties count half, and the median of the reference's runs.
 
     The reference are the fastest three quarters of the nodes, by median; of two nodes the faster.
-
-    Args:
-        rates: A row of runs for each node, as `_fill_rows` returns them.
     """
     import numpy as np
 
@@ -231,7 +227,6 @@ class NodeRecord(NamedTuple):
 
     Attributes:
         created: When the campaign was submitted, ISO 8601 UTC.
-        median: Of these, samples per second.
         ratio: The median over that of the same node and point in the campaign before; None if there
             is none.
     """

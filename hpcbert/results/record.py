@@ -113,12 +113,10 @@ class PublishedTable:
     Attributes:
         framework: The recipe that reads its logs, or another name of the program.
         precision, batch_size_per_device: Empty or None if the source states neither.
-        unit: What `value` counts.
         task: How it differs from pre-training that model, a sentence; empty if it does not.
         edition: The difference from another table of the same points, such as an older version.
             Only a name with the edition selects the table.
         commit, path, heading: Its place in the source.
-        sequence_length: Tokens of a sample; None if unknown.
         facts: Hardware and software, by the names in fingerprints.
         source, location: Name of its source, and its place there as text: commit, path, heading.
     """

@@ -24,16 +24,15 @@ def sanitize(text: str) -> str:
     return "".join(char if char.isprintable() else "�" for char in flat)
 
 
-def cpu_suffix(group: Group, before: str) -> str:
-    """Return `CPU` after the words before it; empty for a table of GPUs."""
-    return f"{before}CPU" if group.device == "cpu" else ""
+def cpu_suffix(group: Group, separator: str = " ") -> str:
+    """Return `CPU` behind a separator; empty for a table of GPUs."""
+    return f"{separator}CPU" if group.device == "cpu" else ""
 
 
 def table_title(group: Group, separator: str = " ") -> str:
     """Return framework, model and precision of a table, and `CPU` for a table of CPUs."""
-    words = [group.framework, group.model, group.precision]
-    words += ["CPU"] if group.device == "cpu" else []
-    return sanitize(separator.join(words))
+    text = separator.join((group.framework, group.model, group.precision))
+    return sanitize(text + cpu_suffix(group, separator))
 
 
 def device_word(group: Group) -> str:

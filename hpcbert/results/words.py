@@ -44,11 +44,7 @@ class Words:
     unit: Unit = "samples"
 
     def __call__(self, key: str, /, **values: object) -> str:
-        """Return a text with its places filled in.
-
-        Raises:
-            KeyError: The text does not exist, or a value for one of its places is missing.
-        """
+        """Return a text with its places filled in."""
         unit = catalogue()[f"unit.{self.unit}"][self.language]
         return str(catalogue()[key][self.language]).format_map({"unit": unit, **values})
 

@@ -145,7 +145,7 @@ def _split_tables(tables: Iterable[SpeedupTable]) -> list[tuple[str, list[Speedu
 
 
 def _picture_name(group: Group) -> str:
-    return sanitize(f"{group.model} {group.precision}{cpu_suffix(group, ' ')}")
+    return sanitize(f"{group.model} {group.precision}{cpu_suffix(group)}")
 
 
 def _device_counts(tables: Iterable[SpeedupTable]) -> list[int]:
@@ -170,7 +170,6 @@ def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
 
 
 def _common_options(tables: Sequence[SpeedupTable]) -> list[str]:
-    """Return the words of the variant that all tables have."""
     variants = [table.group.variant.split(",") for table in tables]
     return [word for word in variants[0] if all(word in variant for variant in variants)]
 
@@ -188,7 +187,6 @@ def _describe_subject(tables: Sequence[SpeedupTable], words: Words) -> str:
 def _scaling_picture(
     name: str, tables: Sequence[SpeedupTable], inputs: ReportInput, words: Words, number: int
 ) -> Picture:
-    """Return throughput and efficiency against GPUs."""
     device = tables[0].group.device
     published = [table for table in inputs.published if _picture_name(table.group) == name]
     labels = label_tables(tables, words)
@@ -235,7 +233,6 @@ def _scaling_picture(
 
 
 def _efficiency_points(table: SpeedupTable) -> tuple[Point, ...]:
-    """Return the efficiencies of a table; none if there is only one."""
     points = []
     for row in table.rows:
         if row.median and row.efficiency:
@@ -245,7 +242,6 @@ def _efficiency_points(table: SpeedupTable) -> tuple[Point, ...]:
 
 
 def _bar_picture(name: str, tables: Sequence[SpeedupTable], words: Words, number: int) -> Picture:
-    """Return frameworks side by side, samples per second per GPU."""
     shapes = sort_shapes(tables)[:_MAX_PLACES]
     labels = label_tables(tables, words)
     series: list[PlotSeries] = []
@@ -280,7 +276,6 @@ def _valid_speeds(row: Row) -> list[tuple[int, float]]:
 
 
 def _spread_rows(table: SpeedupTable) -> list[Row]:
-    """Return the first rows with several runs."""
     rows = [row for row in table.rows if row.median and len(_valid_speeds(row)) > 1]
     return rows[:_MAX_PLACES]
 
@@ -518,7 +513,6 @@ def _draw_runs(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_steps(axes: Axes, panel: Panel) -> None:
-    """Draw a line through the iterations of a run, with the measured ones shaded."""
     window: dict[str, Any] = {"color": _COLOURS[5], "alpha": 0.25, "linewidth": 0}
     axes.axvspan(*panel.window, label=_cut_label(panel.legend), **window)
     (series,) = panel.series

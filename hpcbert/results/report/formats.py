@@ -111,13 +111,7 @@ def render_latex(grid: Grid, *, han: bool = False) -> str:
     Args:
         han: Whether to keep Chinese signs: then it needs XeLaTeX with the package ctex.
     """
-    rows = [
-        [
-            escape_latex(column.format_cell(cell), han=han)
-            for column, cell in zip(grid.columns, row, strict=True)
-        ]
-        for row in grid.rows
-    ]
+    rows = [[escape_latex(text, han=han) for text in row] for row in grid.format_rows()]
     template = _template_environment().get_template("table.tex.j2")
     spec = "".join("r" if column.form else "l" for column in grid.columns)
     titles = [escape_latex(column.title, han=han) for column in grid.columns]

@@ -201,7 +201,7 @@ def _make_pivot(number: int, tables: Sequence[SpeedupTable], words: Words) -> Gr
         numbers = (*(medians.get(shape) for shape in shapes), shares[-1] if shares else None)
         rows.append((*map(sanitize, texts), *numbers))
     variant = "" if "variant" in extra else group.variant
-    name = sanitize(f"{group.model}{cpu_suffix(group, ' ')} {variant}")
+    name = sanitize(f"{group.model}{cpu_suffix(group)} {variant}")
     return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
 
 
@@ -365,7 +365,6 @@ def describe_topology(inputs: ReportInput, words: Words) -> Iterator[Block]:
 
 
 def _describe_nodes(recipe: Recipe, words: Words) -> str:
-    """Return whether a program runs on several nodes, with the devices on which it does not."""
     variants = {device: recipe.for_device(device) for device in recipe.devices}
     limits = [device for device, variant in variants.items() if variant.alone or variant.one_node]
     if len(limits) == len(variants):
@@ -460,7 +459,6 @@ def describe_repetition(inputs: ReportInput, words: Words) -> Iterator[Block]:
 
 
 def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield versions, protocol and materials of a campaign, by the ends of their catalogue keys."""
     for key in ("created", "hpcbert", "site", "scheduler", "runtime", "image", "recipe_digest"):
         yield key, getattr(source, key)
     if protocol := source.protocol:
