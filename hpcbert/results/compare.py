@@ -212,7 +212,7 @@ def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
 
 
 def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict[_Key, _Key]:
-    """Return the partners of points that differ in protocol or length only, if they have one."""
+    """Return the partners of points that differ from them only in what `_shorten` leaves out."""
     base = grouping.group((_shorten(key), key) for key in base_keys)
     new = grouping.group((_shorten(key), key) for key in new_keys)
     return {
@@ -223,9 +223,10 @@ def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict
 
 
 def _shorten(key: _Key) -> _Key:
-    """Return the parts of a key without sequence length and name of a protocol."""
+    """Return a key without length, protocol's name, and whether the batch is the largest."""
     parts = dict(key)
     parts.pop("sequence_length", None)
+    parts.pop("largest")
     if "variant" in parts:
         words = str(parts["variant"]).split(",")
         parts["variant"] = ",".join(word for word in words if _OPTION.fullmatch(word))
@@ -313,12 +314,11 @@ def _no_common_point(
     message = f"{names[1]} has no point of {names[0]}."
     if not base_keys or not new_keys:
         return UsageError(message, hint="Name results with points in common.")
-    words = {name: word for word, name in DIMENSIONS.items()}
     differing = {}
-    for name, _ in base_keys[0]:
-        base, new = ({str(dict(key)[name]) for key in keys} for keys in (base_keys, new_keys))
+    for word, name in DIMENSIONS.items():
+        base, new = ({str(dict(key).get(name)) for key in keys} for keys in (base_keys, new_keys))
         if not base & new:
-            differing[words[name]] = f"{', '.join(sorted(base))}; {', '.join(sorted(new))}"
+            differing[word] = f"{', '.join(sorted(base))}; {', '.join(sorted(new))}"
     texts = [f"{word} ({values})" for word, values in differing.items()]
     hint = f"They differ in {' and in '.join(texts)}." if texts else ""
     if len(differing) == 1:
