@@ -7,6 +7,7 @@ can't be measured is refused at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
@@ -192,14 +193,11 @@ def _group_plans(plans: Sequence[MeasurementPlan]) -> Iterator[MeasurementPlan]:
     for group in groups.values():
         first_plan = next(iter(group.values()))
         largest = max((point.shape for point in group), key=lambda shape: (shape.gpus, shape.nodes))
-        own_sizes = [point for point in group if not point.is_common]
-        common = [point for point in group if point.is_common]
-        common.sort(key=lambda point: -point.shape.gpus)
-        yield replace(
-            first_plan,
-            request=replace(first_plan.request, shape=largest),
-            points=(*own_sizes, *common),
+        points = sorted(
+            group, key=lambda point: -point.shape.gpus if point.is_common else -math.inf
         )
+        request = replace(first_plan.request, shape=largest)
+        yield replace(first_plan, request=request, points=tuple(points))
 
 
 def _is_excluded(exclusion: Exclusion, values: Mapping[str, Any]) -> bool:

@@ -180,11 +180,6 @@ def is_unknown_job(complaint: str) -> bool:
     return "Invalid job id specified" in complaint
 
 
-def scancel_argv(ids: Sequence[str], *, cluster: str = "") -> list[str]:
-    """Return the command that cancels jobs."""
-    return add_cluster_option(["scancel", *ids], cluster)
-
-
 def read_sacct(text: str) -> Listing:
     """Read the output of `sacct_argv`."""
     return _read_listing(text, _read_sacct_row, fields=12)

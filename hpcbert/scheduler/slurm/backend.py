@@ -188,9 +188,8 @@ class Slurm(Scheduler):
         for cluster_name in dict.fromkeys(target.clusters):
             pairs = zip(target.jobs, target.clusters, strict=True)
             ids = [job for job, job_cluster in pairs if job_cluster == cluster_name]
-            outcome = cluster.run_query(
-                self.context, commands.scancel_argv(ids, cluster=cluster_name)
-            )
+            argv = commands.add_cluster_option(["scancel", *ids], cluster_name)
+            outcome = cluster.run_query(self.context, argv)
             lines = [line for line in outcome.stderr.splitlines() if line.strip()]
             # It complains only about jobs that ended before it reached them.
             all_ended = lines and all(any(words in line for words in _ENDED) for line in lines)
@@ -211,7 +210,8 @@ class Slurm(Scheduler):
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
-        return Cluster(self.context, _read_cluster(site)).settings.most_indices or MOST_INDICES
+        cluster_name = argument_value(site.slurm.sbatch_args, "clusters").partition(",")[0]
+        return Cluster(self.context, cluster_name).settings.most_indices or MOST_INDICES
 
     def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
@@ -261,10 +261,6 @@ class Slurm(Scheduler):
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Check that Slurm answers and has what the site names."""
         return examine.examine_site(site, self.context, nodes)
-
-
-def _read_cluster(site: Site) -> str:
-    return argument_value(site.slurm.sbatch_args, "clusters").partition(",")[0]
 
 
 def _read_living_rows(text: str) -> list[JobRow]:
