@@ -19,7 +19,7 @@ from typing import Literal
 import tomli
 
 from hpcbert.errors import CheckError, SchedulerError
-from hpcbert.lab.files import DATABASE_USER
+from hpcbert.lab.files import DATABASE_USER, fill_template
 from hpcbert.lab.record import SWITCH, Journal, Lab, Network, command
 from hpcbert.system.processes import Process, identify, list_processes, read_proc_file
 from hpcbert.system.runner import Runner
@@ -131,23 +131,13 @@ _LOG_TAIL = 12
 _SLEEP_FOREVER = ("sleep", "infinity")
 _SERVING_STATES = ("idle", "mixed", "allocated", "completing", "draining", "drained")
 
-# A node's own /tmp and /dev/shm keep PMIx of two nodes apart; /proc goes last, because the shell
-# has read its own number from the old one by then. Because SIGCHLD is ignored, the kernel reaps the
-# orphans of the namespace.
-_BECOME_NODE = """mount -t tmpfs -o mode=1777 tmpfs /tmp
-mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-mount --bind "$1" /etc/hosts
-hostname "$2"
-mount -t proc proc /proc
-shift 2"""
-
 
 def start_node(journal: Journal, node: str, run: Runner) -> None:
     """Start the process that is a node: it holds the namespaces and adopts orphans."""
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
     hosts = str(journal.lab.layout.hosts)
     argv = [hosts, node, "env", "--ignore-signal=CHLD", *_SLEEP_FOREVER]
-    _start(journal, "hosts", node, argv, run, enter=unshare, prelude=_BECOME_NODE)
+    _start(journal, "hosts", node, argv, run, enter=unshare, prelude=fill_template("node.sh.in"))
 
 
 def start_switch(journal: Journal, run: Runner) -> None:
@@ -288,20 +278,6 @@ def _make_error(lab: Lab, name: str, problem: str) -> SchedulerError:
 # A process of a lab has the lab's mark in its environment, or is on a node: then it ends with the
 # first process of the node's PID namespace, which has the mark (pid_namespaces(7)).
 
-# /proc still belongs to the caller's PID namespace when this runs, so the number read is the one
-# that the caller can use, also for a process that starts inside another PID namespace.
-_SPAWN = """set -eu
-cd /
-umask 022
-read -r pid rest </proc/self/stat
-log=$1
-shift
-{prelude}
-printf '%s\\n' "$pid"
-exec >>"$log" 2>&1 </dev/null
-exec "$@"
-"""
-
 
 def run_checked(
     run: Runner,
@@ -345,7 +321,8 @@ def spawn(
     Raises:
         CheckError: The daemon could not be started.
     """
-    launcher = [*enter, "setsid", "--fork", "sh", "-c", _SPAWN.format(prelude=prelude), "sh"]
+    script = fill_template("spawn.sh.in", prelude=prelude)
+    launcher = [*enter, "setsid", "--fork", "sh", "-c", script, "sh"]
     result = run([*launcher, str(log), *argv], env=env, timeout=60)
     # setsid has succeeded before the shell begins: only the number shows that everything worked.
     number = result.stdout.strip()

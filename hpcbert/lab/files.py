@@ -36,7 +36,8 @@ def read_release(text: str) -> Release:
     return (int(match[1]), int(match[2])) if match else _RELEASE
 
 
-def _fill_template(name: str, /, **values: object) -> str:
+def fill_template(name: str, /, **values: object) -> str:
+    """Return the text of a template of this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**values)
 
 
@@ -50,7 +51,7 @@ def slurm_conf(
         for name, gres in plan.node_gres.items()
     )
     plugins = f"PluginDir={layout.plugins}\n" if plan.lacks else ""
-    text = _fill_template(
+    text = fill_template(
         "slurm.conf.in",
         plan=plan,
         network=network,
@@ -71,7 +72,7 @@ def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
 
     It needs no password: MariaDB asks the kernel who is at the other end of its socket.
     """
-    return _fill_template(
+    return fill_template(
         "slurmdbd.conf.in", network=network, layout=layout, host=host, user=SLURM_USER
     )
 
@@ -109,21 +110,13 @@ def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
     return "".join(f"{address} {name}\n" for address, name in rows.items())
 
 
-# What gives slurmdbd its database and its access.
-_DATABASE_INIT = f"""\
-CREATE DATABASE IF NOT EXISTS slurm_acct_db;
-CREATE USER IF NOT EXISTS '{SLURM_USER}'@'localhost' IDENTIFIED VIA unix_socket;
-GRANT ALL ON slurm_acct_db.* TO '{SLURM_USER}'@'localhost';
-"""
-
-
 def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
     """Return the site description with which hpcbert uses the lab.
 
     Args:
         mpi: How srun starts ranks; empty: as each program needs it.
     """
-    return _fill_template(
+    return fill_template(
         "site.toml.in",
         plan=plan,
         layout=layout,
@@ -154,15 +147,9 @@ _MEMORY_MB = 256000
 def _accounting(plan: LabPlan, network: Network, layout: Layout, release: Release) -> str:
     if not plan.accounting:
         return "AccountingStorageType=accounting_storage/none"
-    return (
-        "AccountingStorageType=accounting_storage/slurmdbd\n"
-        f"AccountingStorageHost={network.controller}\n"
-        f"AccountingStoragePort={network.accounting_port}\n"
-        # With auth/munge this is the socket of the munged to ask: Slurm does not read AuthInfo
-        # here.
-        f"AccountingStoragePass={layout.munge_socket}\n"
-        "AccountingStorageTRES=gres/gpu\n"
-        + ("AccountingStoreFlags=job_comment" if release >= _STORE_FLAGS else _STORE_COMMENT)
+    comment = "AccountingStoreFlags=job_comment" if release >= _STORE_FLAGS else _STORE_COMMENT
+    return fill_template(
+        "accounting.conf.in", network=network, layout=layout, store_comment=comment
     )
 
 
@@ -215,7 +202,8 @@ def write_files(lab: Lab, release: Release = _RELEASE) -> None:
     if plan.accounting:
         conf = slurmdbd_conf(network, layout, host=host)
         _write_file(layout.etc / "slurmdbd.conf", conf, owner=SLURM_USER, mode=0o600)
-        _write_file(layout.database_init, _DATABASE_INIT)
+        # What gives slurmdbd its database and its access.
+        _write_file(layout.database_init, fill_template("database.sql.in", user=SLURM_USER))
 
 
 def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
