@@ -114,18 +114,11 @@ class MemoRunner:
         self._run = run
         self._answers: dict[tuple[object, ...], Outcome] = {}
 
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-        **options: Any,
-    ) -> Outcome:
+    def __call__(self, argv: Sequence[str], **options: Any) -> Outcome:
         """Return the outcome of a command, as it was the first time."""
-        key = (tuple(argv), None if env is None else frozenset(env.items()), *options.items())
+        key = tuple(argv), repr(options)
         if key not in self._answers:
-            self._answers[key] = self._run(argv, env=env, timeout=timeout, **options)
+            self._answers[key] = self._run(argv, **options)
         return self._answers[key]
 
 
