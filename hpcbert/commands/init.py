@@ -19,9 +19,8 @@ from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.lab.record import is_lab
-from hpcbert.model import Protocol
+from hpcbert.model import JobRequest, Protocol
 from hpcbert.scheduler.slurm.admission import (
-    derive_site_request,
     describe_forced_sharing,
     describe_restriction,
     find_time_limit,
@@ -506,7 +505,8 @@ def _choose_time_limit(proposal: Proposal, maximum: TimeLimit) -> None:
     cluster, partition = proposal.cluster, proposal.value_of("slurm.partition")
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        job = derive_site_request(_draft_site(proposal), 1)
+        value_of = proposal.value_of
+        job = JobRequest(account=value_of("slurm.account"), qos=value_of("slurm.qos"))
         limit_owner, enforced_limit = find_time_limit(job, cluster, partition)
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner
@@ -519,21 +519,6 @@ def _choose_time_limit(proposal: Proposal, maximum: TimeLimit) -> None:
     elif _HOUR.exceeds(maximum):
         limit = maximum
     proposal.take("slurm.time_limit", str(limit), reason)
-
-
-def _draft_site(proposal: Proposal) -> Site:
-    """Return the site as chosen so far; its jobs have an hour if no limit is chosen."""
-    value_of = proposal.value_of
-    slurm = SlurmSettings(
-        partition=value_of("slurm.partition"),
-        account=value_of("slurm.account"),
-        qos=value_of("slurm.qos"),
-        gres=value_of("slurm.gres"),
-        memory=value_of("slurm.memory"),
-        time_limit=TimeLimit.parse(value_of("slurm.time_limit") or _HOUR.text),
-    )
-    nodes = NodeSettings(gpus_per_node=int(value_of("nodes.gpus_per_node")))
-    return Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes)
 
 
 def _choose_memory(proposal: Proposal) -> None:
@@ -622,7 +607,12 @@ def _choose_runs(proposal: Proposal) -> None:
 
 def _choose_form(proposal: Proposal) -> None:
     """Choose the form of a request that sbatch accepts; warn if it accepts none."""
-    site = _draft_site(proposal)
+    value_of = proposal.value_of
+    keys = ("partition", "account", "qos", "gres", "memory")
+    values: dict[str, Any] = {key: value_of(f"slurm.{key}") for key in keys}
+    slurm = SlurmSettings(**values, time_limit=TimeLimit.parse(value_of("slurm.time_limit")))
+    nodes = NodeSettings(gpus_per_node=int(value_of("nodes.gpus_per_node")))
+    site = Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes)
     trial = try_forms(site, proposal.cluster)
     if trial.refusal and not trial.accepted:
         proposal.warnings.append(f"sbatch refuses a job of this site: {trial.refusal}")
