@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ from hpcbert.results.report.model import (
 )
 from hpcbert.results.report.sections import compose_report
 from hpcbert.results.words import LANGUAGES, Words
-from hpcbert.system.files import read, temporary_for, translate_errors
+from hpcbert.system.files import hash_file, read, temporary_for, translate_errors
 from hpcbert.system.workers import track
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
@@ -41,7 +40,6 @@ _ESCAPE = "backslashreplace"
 _ELSEWHERE = "Name another directory with --output, or move its contents."
 # Number of runs to draw the steps of.
 _MOST_TRACES = 2
-_BLOCK = 1 << 20
 
 
 def choose_directory(results: ResultSet) -> Path:
@@ -116,7 +114,7 @@ def write_report(
             _write_file(temporary / name, content)
         masked = _pack_logs(temporary / "logs.zip", results, campaigns) if with_logs else ()
         names = _list_files(temporary)
-        lines = [f"{_digest(temporary / name)}  {name}\n" for name in names]
+        lines = [f"{hash_file(temporary / name)[1]}  {name}\n" for name in names]
         _write_file(temporary / SUMS, "".join(lines).encode(errors=_ESCAPE))
         _publish(temporary, directory, target)
     return WrittenReport(target, (*names, SUMS), masked)
@@ -186,7 +184,7 @@ def _read_backing(source: Source, results: ResultSet, campaigns: Mapping[str, Pa
         digests = {}
         for log in _list_logs(source, results):
             with suppress(OSError):
-                digests[log] = _digest(Path(log))
+                digests[log] = hash_file(Path(log))[1]
         return SourceFiles(digests=digests)
     directory = campaigns.get(source.name)
     if directory is None:
@@ -290,14 +288,6 @@ def _write_file(path: Path, content: bytes) -> None:
         path.write_bytes(content)
 
 
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(_BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _list_files(directory: Path) -> tuple[str, ...]:
     paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
     return tuple(sorted(str(path.relative_to(directory)) for path in paths))
@@ -321,7 +311,7 @@ def _find_foreign_content(directory: Path) -> str:
     lines = read(directory / SUMS).decode("utf-8", "replace").splitlines()
     for name in _list_files(directory):
         path = directory / name
-        is_ours = not path.is_symlink() and f"{_digest(path)}  {name}" in lines
+        is_ours = not path.is_symlink() and f"{hash_file(path)[1]}  {name}" in lines
         if name != SUMS and not is_ours:
             return f"{name!r} was changed since the report there was written, and would be lost."
     return ""

@@ -39,7 +39,7 @@ from hpcbert.prepare.data_samples import (
 from hpcbert.prepare.parts import make_alone
 from hpcbert.system import machine, workers
 from hpcbert.system.decode import IgnoreUnknown, decode
-from hpcbert.system.files import translate_errors, write_bytes, write_text
+from hpcbert.system.files import hash_file, translate_errors, write_bytes, write_text
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
@@ -172,7 +172,8 @@ def _write_files(
         for path in paths:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-            content = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            size, sha256 = hash_file(path)
+            content = {"bytes": size, "sha256": sha256}
             entries.append({"name": f"{FOLDER}/{path.name}", **content, "samples": end - begin})
     return {
         "samples": samples,
@@ -180,15 +181,6 @@ def _write_files(
         "stream_sha256": digest.hexdigest(),
         "files": entries,
     }
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file of any size."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            total.update(piece)
-    return total.hexdigest()
 
 
 def _describe_plan(
@@ -199,7 +191,7 @@ def _describe_plan(
         "schema": SCHEMA,
         "format": plan.form,
         "synthetic": not paths,
-        "text_sha256": [sha256(path) for path in paths],
+        "text_sha256": [hash_file(path)[1] for path in paths],
         "lowercase": plan.lowercase if paths else None,
         "sequence_length": stream.length,
         "predictions": stream.predictions,
@@ -315,7 +307,7 @@ def _find_unlisted(directory: Path, document: DataDocument) -> Iterator[str]:
         if name not in listed_names:
             yield f"{name}: data.json does not list it"
     vocabulary_path = directory / VOCABULARY
-    if not vocabulary_path.is_file() or sha256(vocabulary_path) != document.vocabulary.sha256:
+    if not vocabulary_path.is_file() or hash_file(vocabulary_path)[1] != document.vocabulary.sha256:
         yield f"{VOCABULARY}: missing, or not the one that the data were made with"
 
 
@@ -324,7 +316,7 @@ def _compare_file(path: Path, entry: FileEntry) -> str:
         size = path.stat().st_size
         if size != entry.bytes:
             return f"the file has {size} bytes, not {entry.bytes}"
-        return "" if sha256(path) == entry.sha256 else "its content has changed"
+        return "" if hash_file(path)[1] == entry.sha256 else "its content has changed"
     except OSError as error:
         return describe_error(error)
 
