@@ -25,7 +25,7 @@ _EXAMPLES = re.compile(r"^\x08\nExamples?:\n((?:  .+\n?)+)", re.MULTILINE)
 # What a help text says to type: an option, a file's name, a word with signs. Of a word the full
 # stop, or the bracket, after it is not part.
 _TYPED = re.compile(
-    r"`[^`]+`|'[^']*\{[^']*'|(?<![\w-])--[a-z][\w-]*|\b[\w-]+\.(?:toml|json|lua|conf|md|html)\b"
+    r"`[^`]+`|'[^']*\{[^']*'|(?<![\w-])--[a-z][\w-]*|\b[\w-]+(?:\.[\w-]+)*\.(?:toml|json|lua|conf|md|html)\b"
     r"|[^\s(]*[_*={|][^\s]*?(?=[).,;:]*(?:\s|$))"
 )
 
