@@ -488,7 +488,9 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
     if len(matches) == 1:
         return (matches[0],)
     if matches:
-        raise _make_ambiguity(name, matches, runs)
+        text = f"{name!r} could be {_join_names(matches)}."
+        hint = "Give more of its id, or its path; hpcbert list shows in what they differ."
+        raise UsageError(text, where=str(runs), hint=hint)
     if exact_paths:
         return (exact_paths[0].absolute(),)
     names = {path.name for path in campaigns} | {_read_name(path) or "" for path in campaigns}
@@ -499,11 +501,6 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
         where=str(runs),
         hint=f"{existing} Name one by its id, a part of the id{least}, or its path.",
     )
-
-
-def _make_ambiguity(name: str, matches: Sequence[Path], runs: Path) -> UsageError:
-    hint = "Give more of its id, or its path; hpcbert list shows in what they differ."
-    return UsageError(f"{name!r} could be {_join_names(matches)}.", where=str(runs), hint=hint)
 
 
 def list_submission(directory: Path) -> tuple[Path, ...]:
