@@ -180,8 +180,14 @@ class RepeatRecord:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """All events, oldest first."""
-        return read_events(self.raw)
+        """All events, oldest first; a line that a full disk cut is skipped."""
+        events = []
+        for line in self.raw.split(b"\n"):
+            with contextlib.suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    events.append(event)
+        return tuple(events)
 
     @cached_property
     def attempts(self) -> Mapping[int, Sequence[Event]]:
@@ -206,20 +212,6 @@ class RepeatRecord:
     def attempt(self, number: int) -> JobRecord:
         """Return the outcome of one attempt."""
         return reduce_events(self.attempts.get(number, ()), first=number)
-
-
-def read_events(raw: bytes) -> tuple[Event, ...]:
-    """Return the events in the content of a status file, oldest first.
-
-    A line that is not a JSON object (a full disk cuts lines) is skipped.
-    """
-    events = []
-    for line in raw.split(b"\n"):
-        with contextlib.suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                events.append(event)
-    return tuple(events)
 
 
 def read_record(path: Path) -> RepeatRecord:

@@ -185,22 +185,17 @@ def _merge_arrays(
 
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
-    """Write manifest.json; it then holds the changes that were next to it."""
-    write_text(directory / MANIFEST, format_manifest(SCHEMA, campaign))
-    path = directory / CHANGES
-    with files.translate_errors("remove", path):
-        path.unlink(missing_ok=True)
-
-
-def format_manifest(schema: int, campaign: Campaign) -> str:
-    """Return a manifest: a line for each of its keys, and one for each array.
+    """Write manifest.json, one line for each key and array, with the changes that were next to it.
 
     json's own indentation is ten times as slow.
     """
-    values = {"schema": schema, **_field_values(campaign)}
+    values = {"schema": SCHEMA, **_field_values(campaign)}
     arrays = ",\n  ".join(map(_format_json, values.pop("arrays")))
     head = "".join(f' "{name}": {_format_json(value)},\n' for name, value in values.items())
-    return f'{{\n{head} "arrays": [\n  {arrays}\n ]\n}}\n'
+    write_text(directory / MANIFEST, f'{{\n{head} "arrays": [\n  {arrays}\n ]\n}}\n')
+    path = directory / CHANGES
+    with files.translate_errors("remove", path):
+        path.unlink(missing_ok=True)
 
 
 def _format_json(value: object) -> str:

@@ -13,7 +13,6 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import parse
-from hpcbert.model import MANIFEST
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
 from tests.kit.cli import first_row
@@ -155,7 +154,7 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(hpcbert,
     unknown = replace(array, state="intended", job_id="", called="", submitted="", seen="")
     unknown = replace(unknown, workdir="", changed=())
     manifest = replace(campaign, arrays=(replace(unknown, submit_time=None),))
-    (directory / MANIFEST).write_text(store.format_manifest(store.SCHEMA, manifest))
+    store.write_manifest(directory, manifest)
     hpcbert("submit", "--resume", directory, "--json", status=0)
     (again,) = store.read_manifest(directory).arrays
     assert new_jobs() == {again.job_id} == {array.job_id}
