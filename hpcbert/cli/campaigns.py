@@ -10,20 +10,19 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
 from hpcbert.campaign import archive, store
 from hpcbert.cli.options import RUNS, SITE, is_typed
-from hpcbert.cli.output import print_text
+from hpcbert.cli.output import Result, print_text
 from hpcbert.config import site
 from hpcbert.config.places import default_site
 from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.model import Campaign
 
-T = TypeVar("T")
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 
 
@@ -57,13 +56,13 @@ def find_runs(runs: str, site_file: str) -> Path:
     return Path(runs or site.load(site_file).runs)
 
 
-def takes_runs(body: Callable[..., T]) -> Callable[..., T]:
+def takes_runs(body: Callable[..., Result]) -> Callable[..., Result]:
     """Add --runs and --site to a command, which gets the directory of the campaigns."""
 
     @RUNS
     @SITE
     @wraps(body)
-    def command(*, runs: str, site_file: str, **values: Any) -> T:
+    def command(*, runs: str, site_file: str, **values: Any) -> Result:
         return body(runs=find_runs(runs, site_file), **values)
 
     return command

@@ -12,7 +12,7 @@ import click
 
 from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.cli.campaigns import open_named
-from hpcbert.cli.options import RULE, UNIT
+from hpcbert.cli.options import RULE, UNIT, make_reader
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import takes_places
 from hpcbert.commands.collect import Places, load_result_set
@@ -25,6 +25,7 @@ from hpcbert.results.explain import explain as explain_table
 from hpcbert.results.metrics import table_factor
 from hpcbert.results.scaling import fit_curve
 from hpcbert.results.wording import device_word, sanitize, table_title
+from hpcbert.system.decode import Invalid
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
 # Logs of a point to read for waits for input.
@@ -114,19 +115,22 @@ def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[
         yield f"  {sign} {finding.text}"
 
 
-def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
-    words = [word.strip() for word in value.split(",")]
+def _read_node_counts(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
     counts = [int(word) if word.isdecimal() else 0 for word in words]
     if not all(1 <= count <= _MAX_NODES for count in counts):
-        text = f"{value!r} is not a list of numbers of nodes, such as 16,64."
-        raise click.BadParameter(text)
+        raise Invalid(f"{text!r} is not a list of numbers of nodes, such as 16,64")
     return tuple(dict.fromkeys(counts))
 
 
 @click.command()
 @click.argument("paths", nargs=-1)
 @click.option(
-    "--nodes", callback=_read_node_counts, required=True, metavar="N,N,…", help="Numbers of nodes."
+    "--nodes",
+    callback=make_reader(_read_node_counts),
+    required=True,
+    metavar="N,N,…",
+    help="Numbers of nodes.",
 )
 @UNIT
 @RULE

@@ -20,11 +20,12 @@ from hpcbert.campaign.overview import STATES, Overview, PointResult, compute_age
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import OpenedCampaign, format_age, open_named, takes_runs
-from hpcbert.cli.options import flag_option, text_option
+from hpcbert.cli.options import flag_option, make_reader, text_option
 from hpcbert.cli.output import Result, join_results, pick, returns_result
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
 from hpcbert.results.wording import describe_iterations, describe_repeats, describe_stop
+from hpcbert.system.decode import Invalid
 
 # Marks numbers that collect found before all repeats had ended.
 _PROVISIONAL = "*"
@@ -83,13 +84,14 @@ def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overvie
     return tuple(overviews[: criteria.limit])
 
 
-def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
-    if not value:
-        return None
-    match = _AGE.fullmatch(value.strip())
+def _read_age(text: str) -> float:
+    match = _AGE.fullmatch(text.strip())
     if not match:
-        raise click.BadParameter(f"{value!r} is not an age. Write 90m, 12h, 7d or 4w.")
+        raise Invalid(f"{text!r} is not an age", "Write 90m, 12h, 7d or 4w.")
     return float(int(match[1]) * _UNITS[match[2]])
+
+
+_AGE_READER = make_reader(_read_age)
 
 
 @click.command("list")
@@ -100,12 +102,8 @@ def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
 @text_option("--name", "Only with this text in id, name or note.", "TEXT")
-@click.option(
-    "--newer", default="", metavar="AGE", callback=_read_age, help="Only newer than 12h, 7d, 4w."
-)
-@click.option(
-    "--older", default="", metavar="AGE", callback=_read_age, help="Only older than that."
-)
+@click.option("--newer", metavar="AGE", callback=_AGE_READER, help="Only newer than 12h, 7d, 4w.")
+@click.option("--older", metavar="AGE", callback=_AGE_READER, help="Only older than that.")
 @flag_option("--everyone", "Include other users' campaigns.")
 @returns_result
 @takes_runs

@@ -199,7 +199,7 @@ def add_submit_options(body: Callable[..., None]) -> Callable[..., None]:
         own_names = parameters.keys() - declared_options().keys()
         body(read_options(parameters), **{name: parameters[name] for name in own_names})
 
-    first_names = [name for name in _EVERYDAY if name in declared_options()]
+    first_names = [name for name in _EVERYDAY.split() if name in declared_options()]
     names = dict.fromkeys((*first_names, *declared_options()))
     command: Body = shared_options(*names)(functools.update_wrapper(call, body))
     return command
@@ -207,26 +207,19 @@ def add_submit_options(body: Callable[..., None]) -> Callable[..., None]:
 
 # Parameters of submit, plan and render by subject; what is not listed ends up in the last section.
 SECTIONS = {
-    "What to measure": (
-        *("frameworks", "model", "precision", "batch_size", "protocol", "accumulation"),
-        *("global_batch_size", "xla", "iters", "skip", "window_seconds"),
-        *("settings", "env", "like"),
-    ),
-    "Where": ("nodes", "gpus_per_node", "scaling", "shapes", "device"),
-    "How often": (
-        *("repeats", "max_repeats", "precision_of_median", "repeats_in", "concurrent_repeats"),
-        *("concurrent_points", "stop_on_failure", "preflight", "max_retries"),
-    ),
-    "Slurm": (
-        *("partition", "account", "qos", "reservation", "nodelist", "exclude", "time_limit"),
-        *("notify", "sbatch_arg", "srun_arg", "scheduler", "in_allocation"),
-    ),
-    "Container and program": ("runtime", "image", "data", "source", "python", "templates"),
-    "Output and control": (),
+    "What to measure": "frameworks model precision batch_size protocol accumulation "
+    "global_batch_size xla iters skip window_seconds settings env like",
+    "Where": "nodes gpus_per_node scaling shapes device",
+    "How often": "repeats max_repeats precision_of_median repeats_in concurrent_repeats "
+    "concurrent_points stop_on_failure preflight max_retries",
+    "Slurm": "partition account qos reservation nodelist exclude time_limit notify sbatch_arg "
+    "srun_arg scheduler in_allocation",
+    "Container and program": "runtime image data source python templates",
+    "Output and control": "",
 }
 _EVERYDAY = (
-    *("frameworks", "nodes", "gpus_per_node", "scaling", "precision", "batch_size", "model"),
-    *("repeats", "partition", "dry_run", "wait", "help", "help_all"),
+    "frameworks nodes gpus_per_node scaling precision batch_size model repeats partition dry_run "
+    "wait help help_all"
 )
 _SHOWS_ALL = "hpcbert.help-all"
 
@@ -259,14 +252,14 @@ class SectionedCommand(click.Command):
             for param in self.get_params(ctx)
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
         }
-        sections: dict[str, tuple[str, ...]] = {"Options": _EVERYDAY}
+        sections = {"Options": _EVERYDAY}
         if ctx.meta.get(_SHOWS_ALL):
-            placed = {name for names in SECTIONS.values() for name in names}
-            unlisted = tuple(str(name) for name in records if name not in placed)
+            placed = " ".join(SECTIONS.values()).split()
+            unlisted = " ".join(str(name) for name in records if name not in placed)
             sections = {heading: names or unlisted for heading, names in SECTIONS.items()}
         for heading, names in sections.items():
             with formatter.section(heading):
-                formatter.write_dl([records[name] for name in names if name in records])
+                formatter.write_dl([records[name] for name in names.split() if name in records])
 
 
 def _print_all(context: click.Context, _param: click.Parameter, value: bool) -> None:

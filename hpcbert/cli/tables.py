@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -23,6 +23,7 @@ from hpcbert.cli.options import (
     TEMPLATES,
     count_option,
     flag_option,
+    make_reader,
     text_option,
 )
 from hpcbert.cli.output import Result, pick
@@ -44,23 +45,19 @@ from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS, list_cases, render_cases
 from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
+from hpcbert.system.decode import Invalid, check_choice
 
-T = TypeVar("T")
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
 
-def _read_last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    if value is None or value == "end":
-        return END if value else None
-    if not _COUNT.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is neither a number above 0 nor `end`.")
-    return int(value)
+def _read_last_iteration(text: str) -> int:
+    if text != "end" and not _COUNT.fullmatch(text):
+        raise Invalid(f"{text!r} is neither a number above 0 nor `end`")
+    return END if text == "end" else int(text)
 
 
-def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    if value is None or parse_precision(value) in PRECISIONS:
-        return value and parse_precision(value)
-    raise click.BadParameter(f"{value!r} is not one of {', '.join(PRECISIONS)}.")
+def _check_precision(name: str) -> str:
+    return str(check_choice(PRECISIONS, name))
 
 
 _OPTIONS = (
@@ -70,7 +67,11 @@ _OPTIONS = (
     count_option("--nodes", "Nodes, if neither path nor log has them."),
     count_option("--gpus-per-node", "GPUs per node, if neither has them."),
     count_option("--batch-size", "Samples per device, if neither has them."),
-    click.option("--precision", callback=_read_precision, help="Precision, if neither has it."),
+    click.option(
+        "--precision",
+        callback=make_reader(parse_precision, _check_precision),
+        help="Precision, if neither has it.",
+    ),
     click.option(
         "--set",
         "settings",
@@ -82,7 +83,7 @@ _OPTIONS = (
     count_option("--skip", "Warm-up iterations; default: the protocol's.", least=0),
     click.option(
         "--iters",
-        callback=_read_last_iteration,
+        callback=make_reader(_read_last_iteration),
         metavar="N|end",
         help="Last iteration; default: the protocol's; `end`: the run's own.",
     ),
@@ -93,26 +94,26 @@ _SETTINGS = ("model", "nodes", "gpus_per_node", "batch_size", "precision")
 _READING = ("rule", "pattern", "require_all", "as_repeats")
 
 
-def takes_places(body: Callable[..., T]) -> Callable[..., T]:
+def takes_places(body: Callable[..., Result]) -> Callable[..., Result]:
     """Add --templates and --site to a command, which gets the user's places."""
 
     @TEMPLATES
     @RESULTS_SITE
     @wraps(body)
-    def command(*, templates: tuple[str, ...], site_file: str, **values: Any) -> T:
+    def command(*, templates: tuple[str, ...], site_file: str, **values: Any) -> Result:
         return body(places=find_places(site_file, templates), **values)
 
     return command
 
 
-def takes_logs(body: Callable[..., T]) -> Callable[..., T]:
+def takes_logs(body: Callable[..., Result]) -> Callable[..., Result]:
     """Add the options of reading logs to a command, which gets them as a request, and the places.
 
     The command raises `UsageError` if the window of iterations is empty.
     """
 
     @wraps(body)
-    def command(*, skip: int | None, iters: int | None, settings: Any, **values: Any) -> T:
+    def command(*, skip: int | None, iters: int | None, settings: Any, **values: Any) -> Result:
         if skip is not None and iters is not None and skip >= iters:
             raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
         known = {name: values.pop(name) for name in _SETTINGS}
@@ -123,7 +124,7 @@ def takes_logs(body: Callable[..., T]) -> Callable[..., T]:
         )
         return body(request=request, **values)
 
-    complete: Callable[..., T] = takes_places(command)
+    complete: Callable[..., Result] = takes_places(command)
     for option in reversed(_OPTIONS):
         complete = option(complete)
     return complete
