@@ -143,13 +143,15 @@ def read_requests(
         )
     else:
         plans = matrix.list_plans(selection, base, find, where=file.where if file else "")
-    requests = []
-    for plan in plans:
-        submit_options, warnings = _make_submit_options(
-            options, folders, plan, dry=dry, rehearse=rehearse, file=file
-        )
-        requests.append(CampaignRequest(plan, submit_options, warnings, past))
-    return tuple(requests)
+    submission = SubmitOptions(
+        options.scheduler or site_config.scheduler,
+        folders,
+        named=tuple(map(Path, options.templates)),
+        rehearse=rehearse,
+        dry=dry,
+        file=Path(file.where) if file else None,
+    )
+    return tuple(_make_campaign_request(plan, options, submission, past, file) for plan in plans)
 
 
 def _refuse_unused_options(options: Options) -> None:
@@ -243,20 +245,18 @@ def _make_request(options: Options) -> Request:
     )
 
 
-def _make_submit_options(
-    options: Options,
-    folders: tuple[Path, ...],
+def _make_campaign_request(
     plan: MeasurementPlan,
-    *,
-    dry: bool,
-    rehearse: bool,
+    options: Options,
+    submission: SubmitOptions,
+    past: Lock | None,
     file: CampaignFile | None,
-) -> tuple[SubmitOptions, tuple[str, ...]]:
-    """Return how a campaign is submitted, and warnings about choices on the user's behalf."""
-    site_config = plan.site
-    scheduler_name = options.scheduler or site_config.scheduler
+) -> CampaignRequest:
+    """Complete what all campaigns of a submission have in common, for one of them."""
+    site_config, scheduler_name = plan.site, submission.scheduler
     warnings: list[str] = []
-    if dry and find_traits(scheduler_name).runs_locally and plan.request.shape.nodes > 1:
+    is_local = find_traits(scheduler_name).runs_locally
+    if submission.dry and is_local and plan.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
         warnings, scheduler_name = [note], SLURM
     traits, unused = find_traits(scheduler_name), list_unused(scheduler_name)
@@ -275,23 +275,19 @@ def _make_submit_options(
     has_order = len(shapes) > 1 and not options.concurrent_points
     stops = Shape(1, 1) in shapes if options.stop_on_failure is None else options.stop_on_failure
     in_one_job = options.repeats_in == "one-job"
-    submit_options = SubmitOptions(
+    submission = replace(
+        submission,
         scheduler=scheduler_name,
-        folders=folders,
-        named=tuple(map(Path, options.templates)),
         concurrent=1 if in_one_job else options.concurrent_repeats,
         together=in_one_job,
-        rehearse=rehearse,
-        dry=dry,
         **pick(options, "concurrent_points preflight"),
         stop_on_failure=has_order and stops,
-        file=Path(file.where) if file else None,
         chosen={
             name: str(Path(value).absolute()) if Path(value).exists() else value
             for name, value in options.site_values("framework").items()
         },
     )
-    return submit_options, tuple(warnings)
+    return CampaignRequest(plan, submission, tuple(warnings), past)
 
 
 def _take_past_options(options: Options, past: Lock) -> Options:
