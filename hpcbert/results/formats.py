@@ -43,7 +43,6 @@ from hpcbert.results.grid import (
 from hpcbert.results.metrics import per_device, real_rate
 from hpcbert.results.reduce import BASELINE
 from hpcbert.results.wording import (
-    adapt_to_devices,
     describe_reasons,
     describe_window,
     earlier_attempts,
@@ -295,7 +294,7 @@ def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _wid
         parts.append(Words("en", tables[0].unit)("results.how"))
     used = {flag for table in tables for row in table.rows for flag in row.flags}
     flags = [
-        f"* {escape_markdown(name)}: {escape_markdown(adapt_to_devices(text, tables))}."
+        f"* {escape_markdown(name)}: {escape_markdown(text)}."
         for name, text in flag_meanings().items()
         if name in used
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from hpcbert.config.options import FEWEST_REPEATS
@@ -38,14 +38,6 @@ def table_title(group: Group, separator: str = " ") -> str:
 def device_word(group: Group) -> str:
     """Return a table's word for one computing device: `GPU` or `rank`."""
     return "rank" if group.device == "cpu" else "GPU"
-
-
-def adapt_to_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
-    """Return a text about GPUs, with `ranks` or `devices` in place of them for tables of CPUs."""
-    devices = {table.group.device for table in tables}
-    if "cpu" not in devices:
-        return text
-    return text.replace("GPUs", "devices" if "gpu" in devices else "ranks")
 
 
 def describe_reasons(run: Run) -> str:

@@ -39,7 +39,6 @@ MAX_LINES = 6
 _MAX_PICTURES = 4
 # The most places on an axis of names that remain readable.
 _MAX_PLACES = 24
-_MAX_DEVICES = 2
 # M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -179,8 +178,7 @@ def _describe_subject(tables: Sequence[SpeedupTable], words: Words) -> str:
     batches = {table.group.batch for table in tables}
     parts = [words("batch", size=min(batches))] if len(batches) == 1 else []
     parts.append(sanitize(",".join(_common_options(tables))))
-    devices = list_devices(tables)
-    parts += devices if len(devices) <= _MAX_DEVICES else []
+    parts += list_devices(tables)
     return " · ".join(filter(None, parts))
 
 

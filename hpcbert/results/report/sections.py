@@ -23,7 +23,6 @@ from hpcbert.results.grid import Cell, Column, Grid
 from hpcbert.results.report.figures import label_tables, list_devices, make_pictures, sort_shapes
 from hpcbert.results.report.model import Block, Code, Heading, Report, ReportInput, Section
 from hpcbert.results.wording import (
-    adapt_to_devices,
     cpu_suffix,
     describe_reasons,
     describe_repeats,
@@ -232,11 +231,7 @@ def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
     rows = [row for table in tables for row in table.rows]
     flags = {flag for row in rows for flag in row.flags}
     flags |= {flag for row in rows for run in row.runs for flag in run.flags}
-    meanings = tuple(
-        (name, adapt_to_devices(words(f"flag.{name}"), tables))
-        for name in flag_meanings()
-        if name in flags
-    )
+    meanings = tuple((name, words(f"flag.{name}")) for name in flag_meanings() if name in flags)
     yield (
         Grid("flags", words("flags.table"), words.columns("flag", "meaning"), meanings)
         if meanings
