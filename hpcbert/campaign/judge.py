@@ -54,7 +54,6 @@ from hpcbert.model import (
     Campaign,
     Measured,
     Point,
-    Protocol,
     Reason,
     Run,
     Sampled,
@@ -121,7 +120,7 @@ class Gathered:
     """A campaign's points and what they were made from.
 
     Attributes:
-        standard: Whether it is made with the recipe's default rule and the protocol's window.
+        standard: Whether neither a rule nor a window was chosen.
         samples: The fingerprints of each point's valid runs, in the order of the points.
         stamps: Sizes and times of logs and status files before they were read.
     """
@@ -196,8 +195,6 @@ def gather(
         tuple(sample for repeat in repeats if repeat.run.valid for sample in repeat.samples)
         for repeats in points.values()
     )
-    protocol = watched.campaign.protocol
-    whole_windows = (_PROTOCOL_WINDOW, Window(protocol.skip, _last_iteration(protocol)))
     undecided = _warn_about_undecided(watched)
     return Gathered(
         compare_points(zip(judge.measure(points), samples, strict=True)),
@@ -205,15 +202,10 @@ def gather(
         chosen_rule,
         (*chosen_rule.warnings, *warnings, *undecided, *sharing_warnings),
         comparison,
-        chosen_rule == grammar.rule("") and window in whole_windows,
+        not rule and window == _PROTOCOL_WINDOW,
         samples,
         stamps,
     )
-
-
-def _last_iteration(protocol: Protocol) -> int:
-    """Return where a protocol's window ends: of one in seconds, the run alone says where."""
-    return END if protocol.window_seconds else protocol.iters
 
 
 def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object]]:
@@ -449,6 +441,8 @@ class _Judge:
     def _setting(self, requested_point: Point) -> Setting:
         point = apply_found_size(self.watched, requested_point)
         protocol = self.watched.campaign.protocol
+        # Where a window in seconds ends, the run alone says.
+        last = END if protocol.window_seconds else protocol.iters
         options = {**self.defaults, **dict(point.options)}
         recorded: dict[str, Any] = {
             name: options[name]
@@ -466,7 +460,7 @@ class _Judge:
             sequence_length=self.grammar.sequence_length or None,
             xla="true" if point.xla else "false",
             skip=protocol.skip if self.window.skip is None else self.window.skip,
-            iters=_last_iteration(protocol) if self.window.iters is None else self.window.iters,
+            iters=last if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
         )._replace(**model_facts(point.model), **recorded)
 

@@ -82,8 +82,7 @@ class Suspicion:
                 text = f"repeat {run.repeat} was {run.state} on it"
                 text += ", and all successful repeats ran elsewhere"
                 failed |= {node: text for node in run.nodes if node not in self._healthy}
-        failed_only = {node: reason for node, reason in failed.items() if node not in self._lost}
-        return {**self._lost, **failed_only}
+        return self._lost | failed | self._lost
 
     def _suspect_lost_nodes(self, point: str, run: Run) -> dict[str, str]:
         text = f"repeat {run.repeat} of {point} was {run.state} on it"
