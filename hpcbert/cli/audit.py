@@ -22,7 +22,8 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
 from hpcbert.results.grid import format_number
-from hpcbert.results.wording import sanitize, table_title
+from hpcbert.results.wording import sanitize
+from hpcbert.results.words import Words, name_table
 from hpcbert.slurm.hostlist import fold
 
 # Eight digits agree by chance in one of 4e9 cases.
@@ -130,9 +131,8 @@ def _format_audit(report: Audit) -> Iterator[str]:
         sign = click.style("!", fg="yellow") if finding.harmless else click.style("✗", fg="red")
         yield f"{sign} {sanitize(str(finding))}"
     for table in report.tables:
-        group = table.group
         yield ""
-        title = f"{table_title(group, ' · ')} · rule {sanitize(group.rule)}"
+        title = f"{name_table(table.group, Words('en'))}, rule {sanitize(table.group.rule)}"
         yield click.style(title, bold=True)
         for row in table.rows:
             flags = f" · {', '.join(row.flags)}" if row.flags else ""

@@ -24,7 +24,8 @@ from hpcbert.results.explain import Observation
 from hpcbert.results.explain import explain as explain_table
 from hpcbert.results.metrics import table_factor
 from hpcbert.results.scaling import fit_curve
-from hpcbert.results.wording import device_word, sanitize, table_title
+from hpcbert.results.wording import device_word
+from hpcbert.results.words import Words, name_table
 from hpcbert.system.decode import Invalid
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
@@ -109,7 +110,7 @@ def _finding_data(finding: Observation) -> dict[str, Any]:
 
 
 def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
-    yield click.style(_format_title(group, " · "), bold=True)
+    yield click.style(name_table(group, Words("en")), bold=True)
     for finding in findings:
         sign = click.style("?", fg="yellow") if finding.missing else "·"
         yield f"  {sign} {finding.text}"
@@ -157,7 +158,7 @@ def predict(
     data = [_forecast_data(table, nodes, unit) for table in results.tables]
     texts, refused = [], []
     for table, forecast in zip(results.tables, data, strict=True):
-        title = _format_title(table.group)
+        title = name_table(table.group, Words("en"))
         device = device_word(table.group)
         texts.append(
             "\n".join([click.style(title, bold=True), *_format_forecast(forecast, device)])
@@ -175,11 +176,6 @@ def predict(
         errors=tuple(map(IncompleteError, refused)),
         warnings=(*results.warnings, *results.refused),
     )
-
-
-def _format_title(group: Group, separator: str = " ") -> str:
-    parts = (table_title(group, separator), f"{group.batch} samples per device", group.variant)
-    return separator.join(filter(None, map(sanitize, parts)))
 
 
 def _forecast_data(table: SpeedupTable, nodes: Sequence[int], unit: Unit) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from xml.etree import ElementTree as ET
 import click
 
 from hpcbert.errors import UsageError, format_count
-from hpcbert.model import Group, Provenance, Row, SpeedupTable, valid_throughputs
+from hpcbert.model import Provenance, Row, SpeedupTable, valid_throughputs
 from hpcbert.results import document
 from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 from hpcbert.results.grid import (
@@ -51,7 +51,7 @@ from hpcbert.results.wording import (
     sanitize,
     table_title,
 )
-from hpcbert.results.words import Words, flag_meanings
+from hpcbert.results.words import Words, flag_meanings, name_table
 
 # Other flags describe the measurement; these say that something may be wrong with it.
 _NEUTRAL_FLAGS = ("no-baseline", "accumulation")
@@ -164,12 +164,6 @@ def _metrics_text(table: SpeedupTable) -> str:
     return TableView(
         (), metrics_grid(table, "metrics", "", words), explain_unknown([table], words)
     ).text()
-
-
-def name_table(group: Group, words: Words) -> str:
-    """Return a table's title with batch size and variant."""
-    parts = table_title(group), words("batch", size=group.batch), sanitize(group.variant)
-    return words("comma").join(filter(None, parts))
 
 
 def table_view(table: SpeedupTable, words: Words, name: str = "results") -> TableView:

@@ -34,6 +34,7 @@ from hpcbert.model import (
 
 # The metric with a row's rate in a unit.
 _UNITS = {"tokens": "tokens_per_second", "sequences": "sequences_per_second"}
+_RATES = ("median", "mean", "min", "max")
 _UNIT_ROUNDING = 1 + 1e-9
 _P95 = 0.95
 # Names of models with BERT's layers; ModernBERT's, for example, have other products.
@@ -384,14 +385,9 @@ def _convert_row(row: Row, unit: Unit) -> Row:
     def scale(value: float | None) -> float | None:
         return value * factor if value is not None and factor is not None else None
 
-    return replace(
-        row,
-        median=scale(row.median),
-        mean=scale(row.mean),
-        min=scale(row.min),
-        max=scale(row.max),
-        runs=tuple(replace(run, throughput=scale(run.throughput)) for run in row.runs),
-    )
+    runs = tuple(replace(run, throughput=scale(run.throughput)) for run in row.runs)
+    rates: dict[str, Any] = {name: scale(getattr(row, name)) for name in _RATES}
+    return replace(row, runs=runs, **rates)
 
 
 def row_rate(row: Row, unit: Unit) -> float | None:
@@ -433,7 +429,7 @@ def rate_data(row: Row, unit: Unit) -> dict[str, Any]:
     converted = _convert_row(row, unit)
     return {
         "unit": f"{unit}/s",
-        **{name: getattr(converted, name) for name in ("median", "mean", "min", "max")},
+        **{name: getattr(converted, name) for name in _RATES},
         "per_gpu": per_device(converted),
         "real": real_rate(row, unit),
     }

@@ -24,15 +24,14 @@ def sanitize(text: str) -> str:
     return "".join(char if char.isprintable() else "�" for char in flat)
 
 
-def cpu_suffix(group: Group, separator: str = " ") -> str:
-    """Return `CPU` behind a separator; empty for a table of GPUs."""
-    return f"{separator}CPU" if group.device == "cpu" else ""
+def cpu_suffix(group: Group) -> str:
+    """Return `CPU` behind a blank; empty for a table of GPUs."""
+    return " CPU" if group.device == "cpu" else ""
 
 
-def table_title(group: Group, separator: str = " ") -> str:
+def table_title(group: Group) -> str:
     """Return framework, model and precision of a table, and `CPU` for a table of CPUs."""
-    text = separator.join((group.framework, group.model, group.precision))
-    return sanitize(text + cpu_suffix(group, separator))
+    return sanitize(f"{group.framework} {group.model} {group.precision}{cpu_suffix(group)}")
 
 
 def device_word(group: Group) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 import tomli
 
-from hpcbert.model import Unit
+from hpcbert.model import Group, Unit
 from hpcbert.results.grid import Column
+from hpcbert.results.wording import sanitize, table_title
 
 LANGUAGES = ("en", "zh")
 _CATALOGUE = Path(__file__).parent / "report" / "catalogue.toml"
@@ -62,3 +63,9 @@ class Words:
         """Return columns by their keys in the catalogue: `shape`, with a format `min:.2f`."""
         pairs = (key.partition(":") for key in keys)
         return tuple(Column(self(f"column.{name}"), form) for name, _, form in pairs)
+
+
+def name_table(group: Group, words: Words) -> str:
+    """Return a table's title with batch size and variant."""
+    parts = table_title(group), words("batch", size=group.batch), sanitize(group.variant)
+    return words("comma").join(filter(None, parts))

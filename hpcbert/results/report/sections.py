@@ -16,7 +16,6 @@ from hpcbert.results.formats import (
     PUBLISHED_COLUMNS,
     explain_unknown,
     metrics_grid,
-    name_table,
     table_view,
 )
 from hpcbert.results.grid import Cell, Column, Grid
@@ -29,7 +28,7 @@ from hpcbert.results.wording import (
     describe_stop,
     sanitize,
 )
-from hpcbert.results.words import Words, flag_meanings
+from hpcbert.results.words import Words, flag_meanings, name_table
 from hpcbert.slurm.hostlist import fold
 from hpcbert.system import grouping
 
