@@ -23,21 +23,8 @@ import tomli
 
 import hpcbert
 from hpcbert.errors import CheckError, HpcbertError, UsageError, format_count
-from hpcbert.lab import daemons, files
+from hpcbert.lab import daemons, files, record
 from hpcbert.lab.daemons import find_marked, is_daemon, run_checked
-from hpcbert.lab.record import (
-    MARK,
-    RECORD,
-    SEARCH_PATH,
-    UNFINISHED,
-    Journal,
-    Lab,
-    LabPlan,
-    command,
-    load,
-    lock_lab,
-    root_of,
-)
 from hpcbert.system.files import find_mounts_below
 from hpcbert.system.processes import Process, boot_id, end_processes
 from hpcbert.system.runner import Runner
@@ -45,7 +32,7 @@ from hpcbert.system.runner import Runner
 # --- An ordinary user of the lab ------------------------------------------------------------------
 
 
-def add_user(journal: Journal, run: Runner) -> None:
+def add_user(journal: record.Journal, run: Runner) -> None:
     """Make the user that a plan names, if missing, and give them access to hpcbert.
 
     Raises:
@@ -80,7 +67,7 @@ def add_user(journal: Journal, run: Runner) -> None:
     journal.note(programs=python.parent)
 
 
-def remove_user(lab: Lab, run: Runner) -> tuple[str, ...]:
+def remove_user(lab: record.Lab, run: Runner) -> tuple[str, ...]:
     """Undo `add_user` except files; return descriptions of what is left."""
     for view in lab.views:
         # umount refuses paths that are not mounted; remaining mounts are found before files are
@@ -100,14 +87,14 @@ def _has_account(name: str) -> bool:
     return False
 
 
-def _can_run_hpcbert(lab: Lab, run: Runner, python: Path) -> bool:
+def _can_run_hpcbert(lab: record.Lab, run: Runner, python: Path) -> bool:
     entry = pwd.getpwnam(lab.plan.user)
     reach = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
     argv = [*reach, str(python), "-c", "import hpcbert"]
     return run(argv, env={"PATH": lab.daemon_environment["PATH"]}, cwd=Path("/")).ok
 
 
-def _mount_hpcbert(journal: Journal, run: Runner) -> Path:
+def _mount_hpcbert(journal: record.Journal, run: Runner) -> Path:
     """Mount environment and checkout below the lab's root; return the interpreter to use there."""
     lab = journal.lab
     views = {Path(sys.prefix): lab.layout.view / "venv"}
@@ -186,7 +173,7 @@ def check_abilities(run: Runner) -> None:
     """
     spaces = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
     argv = ["unshare", *spaces, "sh", "-e", "-c", _TRIAL]
-    result = run(argv, env={"PATH": SEARCH_PATH}, timeout=20)
+    result = run(argv, env={"PATH": record.SEARCH_PATH}, timeout=20)
     if not result.ok:
         raise CheckError(
             "This machine does not let root make namespaces, mounts, links and devices: "
@@ -203,7 +190,7 @@ _ROUNDS = 5
 _END_TIMEOUT = 60.0
 
 
-def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
+def up(plan: record.LabPlan, *, run: Runner, report: Callable[[str], None]) -> record.Lab:
     """Start a real Slurm cluster of `plan.nodes` nodes on this machine.
 
     `lab.json` records each step in advance, so that `down` can undo an `up` that failed or was
@@ -222,7 +209,7 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     check_abilities(run)
     plan = dataclasses.replace(plan, directory=plan.directory.resolve())
     directories = _make_directory(plan.directory)
-    with lock_lab(plan.directory):
+    with record.lock_lab(plan.directory):
         journal = _open_journal(plan, directories)
         report(f"files in {journal.lab.root}")
         try:
@@ -233,13 +220,13 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
         return journal.lab
 
 
-def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
+def _build(journal: record.Journal, run: Runner, report: Callable[[str], None]) -> None:
     files.make_directories(journal.lab)
     add_user(journal, run)
     daemons.start_switch(journal, run)
     lab = daemons.reserve_slot(journal, run)
     plan, env = lab.plan, lab.daemon_environment
-    version = run(["slurmctld", "-V"], env={"PATH": SEARCH_PATH})
+    version = run(["slurmctld", "-V"], env={"PATH": record.SEARCH_PATH})
     files.write_files(lab, files.read_release(version.stdout))
     files.make_gpus(lab)
     if plan.accounting:
@@ -266,7 +253,7 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
 
 
 def _removal_hint(directory: Path) -> str:
-    return f"`{command('down', directory)}` removes the rest."
+    return f"`{record.command('down', directory)}` removes the rest."
 
 
 def _make_directory(directory: Path) -> tuple[Path, ...]:
@@ -280,19 +267,20 @@ def _make_directory(directory: Path) -> tuple[Path, ...]:
     return tuple(absent)
 
 
-def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
+def _open_journal(plan: record.LabPlan, directories: tuple[Path, ...]) -> record.Journal:
     directory = plan.directory
-    if load(directory) is not None:
+    if record.load(directory) is not None:
         message = "The directory already has a lab, or the remains of one."
         hint = _removal_hint(directory)
         raise UsageError(message, where=str(directory), hint=hint)
-    if any(not path.match(UNFINISHED) for path in directory.iterdir()):
+    if any(not path.match(record.UNFINISHED) for path in directory.iterdir()):
         hint = "Name one that is empty or does not exist: `lab down` removes everything in it."
         raise UsageError("The directory is not empty.", where=str(directory), hint=hint)
     mark = secrets.token_hex(5)
-    root = root_of(directory, mark)
+    root = record.root_of(directory, mark)
     paths = directories if root == directory else (*directories, root)
-    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, created=paths))
+    lab = record.Lab(plan=plan, mark=mark, boot=boot_id(), root=root, created=paths)
+    return record.Journal(lab)
 
 
 @dataclass(frozen=True)
@@ -317,7 +305,7 @@ class NodeStatus:
 class LabStatus:
     """A lab as it is now, with all daemons and nodes that it should have."""
 
-    lab: Lab
+    lab: record.Lab
     daemons: tuple[DaemonStatus, ...]
     nodes: tuple[NodeStatus, ...]
 
@@ -346,9 +334,9 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
     Raises:
         UsageError: The directory has no lab.
     """
-    lab = load(directory)
+    lab = record.load(directory)
     if lab is None:
-        hint = f"`{command('up', directory)}` starts one."
+        hint = f"`{record.command('up', directory)}` starts one."
         raise UsageError("There is no lab here.", where=str(directory), hint=hint)
     same_boot, daemon_states = lab.boot == boot_id(), []
     for name in lab.expected_daemons:
@@ -388,8 +376,8 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
     directory = directory.resolve()
     if not directory.is_dir():
         return Removal()
-    with lock_lab(directory):
-        lab = load(directory)
+    with record.lock_lab(directory):
+        lab = record.load(directory)
         if lab is None:
             # An `up` may have been killed while it wrote its first record.
             if _remove_unfinished(directory):
@@ -401,7 +389,7 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
         return Removal(ended, remainder or _remove_files(lab, report))
 
 
-def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
+def _end_all(lab: record.Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
     """End all processes; return their number, and descriptions of those that are left."""
     if lab.boot != boot_id():
         return 0, ()
@@ -416,24 +404,24 @@ def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, .
     return len(ended), tuple(f"process {member.pid}" for member in _find_processes(lab))
 
 
-def _find_processes(lab: Lab) -> set[Process]:
+def _find_processes(lab: record.Lab) -> set[Process]:
     """Find the lab's living processes that do not end with a node."""
     # A daemon may write its title over its environment; hosts keep theirs.
     recorded = {process for process in lab.daemons.values() if process and process.alive}
-    marked = set(find_marked(f"{MARK}={lab.mark}"))
+    marked = set(find_marked(f"{record.MARK}={lab.mark}"))
     return marked | {process for process in recorded if is_daemon(process)}
 
 
-def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
+def _remove_files(lab: record.Lab, report: Callable[[str], None]) -> tuple[str, ...]:
     """Remove the files, the record last; return what is left."""
     mounts = tuple(f"mount {mount}" for mount in find_mounts_below(lab.root))
     if mounts:
         return mounts
     report(f"removing {lab.root}")
-    record = lab.directory / RECORD
+    record_path = lab.directory / record.RECORD
     entries = [lab.root]
     if lab.root == lab.directory:
-        entries = [child for child in lab.directory.iterdir() if child != record]
+        entries = [child for child in lab.directory.iterdir() if child != record_path]
     complaints = []
     for path in entries:
         try:
@@ -445,7 +433,7 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
             complaints.append(f"{path}: {error.strerror}")
     if complaints:
         return tuple(complaints)
-    record.unlink(missing_ok=True)
+    record_path.unlink(missing_ok=True)
     _remove_unfinished(lab.directory)
     for directory in reversed(lab.created):
         _remove_if_empty(directory)
@@ -456,7 +444,7 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
 
 def _remove_unfinished(directory: Path) -> bool:
     """Remove what killed processes left of records, and return whether there was anything."""
-    unfinished = tuple(directory.glob(UNFINISHED))
+    unfinished = tuple(directory.glob(record.UNFINISHED))
     for path in unfinished:
         path.unlink(missing_ok=True)
     return bool(unfinished)

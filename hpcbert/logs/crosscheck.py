@@ -191,9 +191,9 @@ class CrossCheck:
         """Take the number of a closing line, as text."""
         self._closing.setdefault(rule.name, []).append(text)
 
-    def reasons(self, value: float, span: Span, setting: Setting) -> tuple[Reason, ...]:
+    def reasons(self, value: float, setting: Setting) -> tuple[Reason, ...]:
         """Return the evidence against the chosen rule's number; empty if there is none."""
-        own_pace = self._pace(self.chosen, span, setting)
+        own_pace = self._pace(self.chosen, self.collector.span, setting)
         reasons_against = [*self._implausible(own_pace)]
         samples = own_pace.samples if own_pace and self.chosen.record.ranks == "one" else value
         is_unsure = self._needs_accumulation(self.chosen, setting)
@@ -203,7 +203,7 @@ class CrossCheck:
             # Of several rules that read one field, the first that the log allows is compared.
             if is_absent or rule.evidence in compared or rule.record.ranks != "one":
                 continue
-            pace = self._pace(rule, span, setting)
+            pace = self._pace(rule, self.collector.span, setting)
             if pace is None:
                 continue
             compared.add(rule.evidence)
@@ -225,9 +225,9 @@ class CrossCheck:
         is_known = setting.accumulation is not None or setting.global_batch_size is not None
         return not is_counted and not is_known
 
-    def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
+    def unevenness(self, value: float, setting: Setting) -> Note | None:
         """Return a note if a number differs from the steps that it averages; None otherwise."""
-        pace = self._pace(self.chosen, span, setting, with_first=True)
+        pace = self._pace(self.chosen, self.collector.span, setting, with_first=True)
         if pace is None or self.chosen.average == "median":
             return None
         is_single = self.chosen.record.ranks == "one"

@@ -468,8 +468,7 @@ class _Scan:
         self, throughput: float, setting: Setting
     ) -> tuple[tuple[str, ...], tuple[Note, ...]]:
         notes = []
-        unevenness = self._cross_check.unevenness(throughput, self.collector.span, setting)
-        if unevenness:
+        if unevenness := self._cross_check.unevenness(throughput, setting):
             notes.append(unevenness)
         rate_count = setting.rate_window or self.rule.rolling
         if self.rule.rolling and rate_count > 1:
@@ -591,7 +590,7 @@ class _Scan:
         """Return the reasons against a number from the rest of the log."""
         self._coverage.check(setting)
         self._restart.check()
-        return self._cross_check.reasons(throughput, self.collector.span, setting)
+        return self._cross_check.reasons(throughput, setting)
 
     def _is_short(self, throughput: float, setting: Setting) -> bool:
         """Return whether the GPUs' window takes less time than the recipe wants."""
