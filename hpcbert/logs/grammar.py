@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import PurePath
@@ -108,16 +109,11 @@ def _is_literal(pattern: str, position: int) -> bool:
 
 def _end_of_group(pattern: str, start: int) -> int:
     """Return the place after a group: the first parenthesis that completes a pattern ends it."""
-    ends = (match.end() for match in re.finditer(r"\)", pattern) if match.start() > start)
-    return next((end for end in ends if _is_pattern(pattern[start:end])), len(pattern))
-
-
-def _is_pattern(text: str) -> bool:
-    try:
-        re.compile(text.encode())
-    except re.error:
-        return False
-    return True
+    for match in re.compile(r"\)").finditer(pattern, start):
+        with suppress(re.error):
+            re.compile(pattern[start : match.end()].encode())
+            return match.end()
+    return len(pattern)
 
 
 # --- Where a number begins and ends, so that a part is never read as the whole --------------------
