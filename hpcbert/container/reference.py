@@ -57,7 +57,6 @@ class Image:
 
     Attributes:
         user: User to log in as; empty for the user in enroot's own credentials.
-        name: Name within the registry, `nvidia/pytorch`.
         digest: `sha256:` and 64 hexadecimal digits; empty without one. It wins over the tag.
     """
 

@@ -248,7 +248,6 @@ def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
 
 
 def _check_command(run: Runner, argv: Sequence[str], lab: Lab) -> str:
-    """Run a command; return its error message, empty if it succeeded."""
     result = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
     return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
 

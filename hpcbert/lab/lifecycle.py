@@ -405,7 +405,6 @@ def _end_all(lab: record.Lab, report: Callable[[str], None]) -> tuple[int, tuple
 
 
 def _find_processes(lab: record.Lab) -> set[Process]:
-    """Find the lab's living processes that do not end with a node."""
     # A daemon may write its title over its environment; hosts keep theirs.
     recorded = {process for process in lab.daemons.values() if process and process.alive}
     marked = set(find_marked(f"{record.MARK}={lab.mark}"))

@@ -53,7 +53,6 @@ class LabPlan:
     Attributes:
         directory: The directory of `lab.json`, and of everything else if Slurm can use it (see
             `root_of`).
-        nodes: Number of nodes, n1 to nN.
         gpu_types: Type of the GPUs of n1, n2 and so on, in turn; `none` for a node without GPUs.
             None named: GPUs have no type.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.

@@ -70,7 +70,6 @@ def _is_superseded(path: Path) -> bool:
 
 
 def _take_word(word: str, fields: dict[str, str]) -> bool:
-    """Add the fields of a word of a name; return whether it has any."""
     for pattern in _NAME_WORDS:
         if match := pattern.fullmatch(word):
             fields |= {**match.groupdict(), **fields}

@@ -60,10 +60,8 @@ class Reading(NamedTuple):
         throughput: Samples per second over all GPUs; None if there is a reason or a setting is
             missing.
         iteration: Iterations completed when the log, or the reading of it, ended.
-        found: Records taken from the window.
         setting: What was known beforehand, with the log's own facts.
         missing: An unknown setting that a number would need; empty if none.
-        reasons: Why there is no number; empty if there is one.
         facts: What the log states about itself, as far as it was read.
         foreign: Whether the log has no line of the framework at all.
         last: The last record of the rule, in the unit of its window's end.
@@ -73,7 +71,6 @@ class Reading(NamedTuple):
         unchecked: Those of LABELS that nothing in the log confirms.
         steps: The durations of its iterations, as far as the rule's records have them.
         beginning: As `lines.checksum_beginning` returns it; None if unknown.
-        measured: When the window was measured, as far as the log says.
         closed: Whether the log has a line that the program prints at the end of a run.
         assumed: Settings that lines suggest but do not state: name, value and reason.
     """
@@ -587,7 +584,6 @@ class _Scan:
         return setting, (Reason("config", "; ".join(disagreements)),)
 
     def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
-        """Return the reasons against a number from the rest of the log."""
         self._coverage.check(setting)
         self._restart.check()
         return self._cross_check.reasons(throughput, setting)

@@ -76,9 +76,6 @@ class Setting(NamedTuple):
         global_batch_size: Samples in one optimizer step over all devices.
         packing: Samples that one of the device's batch holds on average; unknown counts as 1.
         sequence_length: Tokens in a sample.
-        model: Its name, `bert-base`.
-        hidden_size: Width of its layers.
-        layers: How many it has.
         intermediate_size: Width inside their feed-forward part.
         vocab_size: Tokens that its masked-LM head distinguishes.
         predictions: Masked tokens of a sample that it predicts, at most.
@@ -86,14 +83,10 @@ class Setting(NamedTuple):
         model_flops: Operations that a sample needs without padding, as a text.
         rate_window: Records over which the program averages each printed rate.
         padding: `left out`, if the program computes real tokens only.
-        optimizer: Its name in the program.
         weights: Their precision in computing, if the program prints it apart from `precision`.
         attention: The kernel of the attention, by its name in the program.
         xla: Whether the graph compiler is on: `true` or `false`.
-        version: Version of the framework or of its image, as the log prints it.
-        device: The GPUs, as the log prints them.
         device_kind: What the ranks compute on: `gpu` or `cpu`.
-        skip: Warm-up iterations of the protocol.
         iters: Iterations of the protocol, warm-up included.
         reach: Iteration that the run must have reached, with any rule; 0 for none.
         sources: The source of a value, by its name, for messages: `--nodes`, `the path`.

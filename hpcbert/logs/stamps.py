@@ -215,7 +215,6 @@ class Stamp(NamedTuple):
     """One moment in a log.
 
     Attributes:
-        text: Its text.
         form: As `Record.time` of the grammar.
         of_record: Whether it belongs to a record, and is not only the beginning of some line.
         zone: Its offset from UTC in seconds, if it is part of the stamp.
@@ -241,7 +240,6 @@ class MeasuredSpan(NamedTuple):
 
     Attributes:
         begin, end: Stamps of its first and its last line.
-        hosts: Names of nodes at the log's beginning.
     """
 
     begin: Stamp | None = None

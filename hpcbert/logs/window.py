@@ -39,7 +39,6 @@ class Entry(NamedTuple):
     Attributes:
         place: The completed iterations, not always whole.
         value: Its rate, its duration or its moment; NaN for other text, which may not matter.
-        text: The same as the log prints it.
         steps: Iterations that were executed since the record before it.
         paused: Whether the log explains why it may be slow.
     """
@@ -103,7 +102,6 @@ class Collector(ABC):
     """Takes the records of one rule.
 
     Attributes:
-        rule: The rule.
         ranks: How many print a record, if several do; None if the log's header does not say.
         after, until: The window, in iterations or records.
         done: Whether everything that it reads has been seen.
@@ -111,7 +109,6 @@ class Collector(ABC):
         found: Records taken from the window.
         repeats: Steps of the window that were executed but did not advance.
         last: The last record so far, in the unit of the window's end; 0 if nothing is counted.
-        track: Every record that was read.
         averaged: The same, from `reduce` on averaged over ranks.
         span: The window in iterations, as far as known; from `reduce` on, as the next one.
         covered: Iterations that the number covers, 0 if only the program knows.
@@ -506,11 +503,7 @@ class CoverageCheck:
 
 
 class SkippedSteps:
-    """Counts the optimizer steps in a window that were thrown away: their gradients overflowed.
-
-    Attributes:
-        count: Those inside it, according to the lines.
-    """
+    """Counts the optimizer steps in a window that were thrown away: their gradients overflowed."""
 
     def __init__(self) -> None:
         self.count = 0

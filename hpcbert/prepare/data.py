@@ -208,7 +208,6 @@ def _find_files(
 
 
 def _digest_files(files: tuple[Path, ...], directory: Path) -> str:
-    """Return a digest that changes with any file's name, size or beginning."""
     total = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

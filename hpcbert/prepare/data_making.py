@@ -122,7 +122,6 @@ def _check_space(plan: DataPlan, directory: Path, samples: int) -> None:
 
 
 def _refuse_content(directory: Path) -> None:
-    """Refuse a directory that holds anything, or that nothing can be moved to."""
     try:
         names = {path.name for path in directory.iterdir()} if directory.exists() else set()
     except OSError as error:
@@ -152,7 +151,6 @@ def _open_source(
 def _write_files(
     form: str, folder: Path, samples: int, take: Callable[[Integers], Samples], count: int
 ) -> dict[str, Any]:
-    """Write all samples to `count` files; return their part of data.json."""
     digest, tokens = hashlib.sha256(), 0
 
     def read(begin: int, end: int) -> Iterator[Samples]:

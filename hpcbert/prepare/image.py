@@ -128,7 +128,6 @@ def _run_script(
     env: Mapping[str, str],
     stdin: str = "",
 ) -> Cached | Outcome:
-    """Run image.sh, and find the image that it made."""
     tool = runtimes.RUNTIMES[site.container.runtime].tool
     argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *arguments]
     outcome = context.follow(

@@ -47,7 +47,6 @@ class Context:
     """The means and settings of preparation.
 
     Attributes:
-        run: Runs commands that answer at once.
         follow: Runs commands that take long.
         python: Interpreter to make virtual environments with; empty to search for one.
         settings: `--set NAME=VALUE`, unread: options to make or check data for.

@@ -128,7 +128,6 @@ def _finish(
     timeout: float,
     show: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Return the outcome of a command; `timeout` is in seconds from now."""
     with child:
         try:
             stdout, stderr, problem = _read_output(child, time.monotonic() + timeout, show)

@@ -115,7 +115,6 @@ def _has_one_thread() -> bool:
 def _run_in_parallel(
     work: Callable[[T], R], items: Sequence[T], count: int, activity: str
 ) -> list[tuple[bool, Any]]:
-    """Return for each item whether the work succeeded, and its result."""
     import multiprocessing
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
