@@ -76,8 +76,8 @@ class Setting(NamedTuple):
         global_batch_size: Samples in one optimizer step over all devices.
         packing: Samples that one of the device's batch holds on average; unknown counts as 1.
         sequence_length: Tokens in a sample.
-        intermediate_size: Width inside their feed-forward part.
-        vocab_size: Tokens that its masked-LM head distinguishes.
+        intermediate_size: Width inside the feed-forward part of a layer.
+        vocab_size: Tokens that the masked-LM head distinguishes.
         predictions: Masked tokens of a sample that it predicts, at most.
         real_token_share: Share of a sample's tokens that are not padding, as a text.
         model_flops: Operations that a sample needs without padding, as a text.
