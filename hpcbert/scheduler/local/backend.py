@@ -51,32 +51,32 @@ class Element:
     """One script to run: a repeat, or all repeats of a point if they share a job.
 
     Attributes:
-        name: Name of the point, for the output's name.
-        script: Its path, relative to the campaign, like all paths here.
-        statuses: Where each repeat's events go.
-        gpus: GPUs that the ranks use.
-        together: Whether the script runs the repeats itself, one after the other.
-        first_attempt: Number of its first attempt; earlier ones belong to another element.
         launcher: Words before the command that runs the script; empty: it runs on this machine.
     """
 
-    name: str
+    array: Array
     repeats: tuple[int, ...]
-    script: str
-    statuses: tuple[str, ...]
-    gpus: int
-    together: bool
-    first_attempt: int = 0
     launcher: tuple[str, ...] = ()
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """Where each repeat's events go, relative to the campaign."""
+        return tuple(map(self.array.status, self.repeats))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the ranks use on their node."""
+        point = self.array.point
+        return 0 if point.device == "cpu" else point.shape.gpus_per_node
 
     def output(self, job_id: str) -> str:
         """Return the path of the script's own output, relative to the campaign."""
-        repeat = "all" if self.together else self.repeats[0]
-        return f"slurm/{job_id}_{self.name}_{repeat}.out"
+        repeat = "all" if self.array.together else self.repeats[0]
+        return f"slurm/{job_id}_{self.array.point.key}_{repeat}.out"
 
     def newest(self, path: Path) -> JobRecord:
         """Return the newest attempt in a status file, which repeats and the queue write."""
-        return record.read_record(path).newest(first=self.first_attempt)
+        return record.read_record(path).newest(first=self.array.first_attempt)
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,7 @@ def _list_elements(campaign: Campaign, launch: Launch) -> Iterator[Element]:
     for array in campaign.arrays:
         groups = [array.repeats] if array.together else [(repeat,) for repeat in array.repeats]
         for repeats in groups:
-            yield Element(
-                name=array.point.key,
-                repeats=repeats,
-                script=array.script,
-                statuses=tuple(array.status(repeat) for repeat in repeats),
-                gpus=0 if array.point.device == "cpu" else array.point.shape.gpus_per_node,
-                together=array.together,
-                first_attempt=array.first_attempt,
-                launcher=launch(array),
-            )
+            yield Element(array, repeats, launch(array))
 
 
 def lock_path(environ: Mapping[str, str], allocation: str = "") -> Path:

@@ -111,7 +111,7 @@ def record_end(directory: Path, element: Element, end: End) -> None:
     for path in element.statuses:
         job_record = element.newest(directory / path)
         repeat_end = end
-        if element.together and job_record.exit is not None:
+        if element.array.together and job_record.exit is not None:
             repeat_end = End("FAILED" if job_record.exit else "COMPLETED", job_record.exit)
         event = {"attempt": job_record.attempt, "state": repeat_end.state, "exit": repeat_end.code}
         reason = {"reason": repeat_end.reason} if repeat_end.reason else {}
@@ -204,11 +204,11 @@ def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, s
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         words = map(str, range(element.gpus)) if devices is None else devices.split(",")
         env["CUDA_VISIBLE_DEVICES"] = ",".join(list(words)[: element.gpus])
-    if not element.together:
+    if not element.array.together:
         env["SLURM_ARRAY_TASK_ID"] = str(element.repeats[0])
     output = directory / element.output(job_id)
     try:
-        argv = [*element.launcher, "bash", str(directory / element.script)]
+        argv = [*element.launcher, "bash", str(directory / element.array.script)]
         pid = start_detached(argv, log_path=output, env=env, cwd=directory)
     except OSError as error:
         return End("FAILED", _NOT_FOUND, f"the script could not start: {error.strerror}")
