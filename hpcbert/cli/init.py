@@ -60,8 +60,7 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
     show_default=True,
     help="File to write.",
 )
-@shared_options("partition", "account")
-@shared_option("qos", "Slurm QOS.")
+@shared_options("partition", "account", "qos")
 @text_option("--gpu-type", "Type of GPU, as Slurm names it.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs per node.")
 @shared_option("time_limit", "Time limit of one repeat.")
@@ -157,8 +156,8 @@ _MAX_WAIT = 300
 @count_option("--gpus-per-node", "GPUs per node; the site's by default.")
 @count_option("--wait", "Seconds to wait for the job to start.", default=_MAX_WAIT)
 @shared_options("runtime", "runs", "partition", "account", "qos", "reservation")
-@shared_option("nodelist", "Nodes that a job must have.", metavar=None)
-@shared_option("exclude", "Nodes that a job must not have.", metavar=None)
+@shared_option("nodelist", "Nodes that a job must have.")
+@shared_option("exclude", "Nodes that a job must not have.")
 @shared_options("time_limit")
 @returns_result
 def doctor(

@@ -207,7 +207,6 @@ EMPTY_MEANS = {("note", "text"): "removes the note"}
 # What stands for a value in --help, by the option's parameter, if not the option's last word.
 _METAVARS = {
     **dict.fromkeys(("runs", "site_file", "templates", "data", "source", "python"), "PATH"),
-    **dict.fromkeys(("nodelist", "exclude"), "NODELIST"),
     **dict.fromkeys(("wait", "interval"), "SECONDS"),
     **dict.fromkeys(("job_submit", "slurm_conf"), "FILE"),
 }

@@ -118,7 +118,7 @@ def split_list(text: str) -> tuple[str, ...]:
     return words
 
 
-def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body], Body]:  # noqa: A002
+def shared_option(name: str, description: str = "") -> Callable[[Body], Body]:
     """Return click's option for a field of `Options`."""
     option = declared_options()[name]
     field = next(field for field in fields(Options) if field.name == name)
@@ -129,17 +129,17 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
     if get_origin(kind) is Annotated:
         kind, *checks = get_args(kind)
     readers = [option.read] if option.read else checks
-    arguments = {
-        "default": field.default if option.default is None else option.default,
-        "show_default": option.default is not None,
-        "help": help or option.help,
-        "metavar": option.metavar,
-        "callback": make_reader(*readers),
-        **_type_arguments(kind, checks, option),
-        **arguments,
-    }
     flags = option.flags.split() or [f"--{name.replace('_', '-')}"]
-    return click.option(*flags, name, **arguments)
+    return click.option(
+        *flags,
+        name,
+        default=field.default if option.default is None else option.default,
+        show_default=option.default is not None,
+        help=description or option.help,
+        metavar=option.metavar,
+        callback=make_reader(*readers),
+        **_type_arguments(kind, checks, option),
+    )
 
 
 def shared_options(*names: str) -> Callable[[Body], Body]:

@@ -54,16 +54,12 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
     type=click.Choice(["source", "environment", "image", "data"]),
     help="Prepare only this part; repeatable.",
 )
-@shared_options("device", "site_file", "templates", "runtime")
-@shared_option("image", "Container image, for a single framework.")
-@shared_option("data", "Training data, for a single framework.")
-@text_option("--repository", "Repository of the program, for a single framework.")
+@shared_options("device", "site_file", "templates", "runtime", "image", "data")
+@text_option("--repository", "Repository of the program.")
 @shared_option("python", "Interpreter to make environments with.")
 @shared_option("settings", "Option of the recipe that the data is for.")
-@flag_option("--on-node", "Prepare in a job on a compute node.")
-@shared_option("partition", "Slurm partition, with --on-node.")
-@shared_option("account", "Slurm account, with --on-node.")
-@shared_option("qos", "Slurm quality of service, with --on-node.")
+@flag_option("--on-node", "Prepare in a job on a compute node, with these options of Slurm:")
+@shared_options("partition", "account", "qos")
 @shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
 @flag_option("--dry-run", "Show what would be done, make nothing.")
 @returns_result
@@ -80,7 +76,7 @@ def prepare(
     """Fetch images and programs of frameworks, make environments and data.
 
     What exists already stays as it is; what was interrupted continues. Later campaigns use what was
-    prepared, and record it with digests.
+    prepared, and record it with digests. An image, data or a repository are for a single framework.
 
     \b
     Examples:
