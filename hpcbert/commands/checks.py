@@ -355,11 +355,8 @@ def _find_images(
         if image is None:
             problems.append(make_finding("no-image", recipe=framework.name))
             continue
-        folder = Path(site.container.images)
-        cached_image = cache.find_image(folder, image, prefix)
-        if cached_image:
-            image = replace(image, kind="file", path=cached_image.path)
-        images.append(image)
+        cached = cache.find_image(Path(site.container.images), image, prefix)
+        images.append(replace(image, kind="file", path=cached.path) if cached else image)
     return tuple(dict.fromkeys(images)), tuple(problems)
 
 

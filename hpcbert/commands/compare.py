@@ -118,10 +118,8 @@ def _load_sides(words: Sequence[str], places: Places, reading: CollectRequest) -
     if reading not in requests:
         # None of them is logs: the refusal names the options.
         requests[0] = reading
-    return [
-        load_result_set([word], places, request)
-        for word, request in zip(words, requests, strict=True)
-    ]
+    pairs = zip(words, requests, strict=True)
+    return [load_result_set([word], places, request) for word, request in pairs]
 
 
 def _split_by(tables: Iterable[SpeedupTable], by: str) -> list[tuple[str, Sequence[SpeedupTable]]]:

@@ -629,11 +629,9 @@ def _choose_form(proposal: Proposal) -> None:
         proposal.take("slurm.sbatch_args", forms[0].sbatch_args, reason)
 
 
-def local_values(options: Mapping[str, Any]) -> dict[str, str | None]:
+def local_values(typed: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the command line's values for a site without Slurm, as TOML values by dotted key."""
-    return {
-        key: json.dumps(options[name]) for key, name in _PARAMETERS.items() if options.get(name)
-    }
+    return {key: json.dumps(typed[name]) for key, name in _PARAMETERS.items() if typed.get(name)}
 
 
 # --- As text --------------------------------------------------------------------------------------

@@ -430,7 +430,7 @@ def _choose_repeat(
     if living_repeats and not running_repeats:
         return living_repeats[0]
     candidates = running_repeats or repeats
-    logs = [find_newest_log(repeat) for repeat in candidates]
+    logs = map(find_newest_log, candidates)
     times = [log.path.stat().st_mtime if log else 0.0 for log in logs]
     return candidates[times.index(max(times))]
 

@@ -272,7 +272,7 @@ def list_logs(folder: Path) -> list[Path]:
 
 
 def extract_tables(
-    root: Path, benchmark_round: str, commit: str, user_places: Places
+    root: Path, benchmark_round: str, commit: str, places: Places
 ) -> tuple[list[PublishedTable], list[str]]:
     """Make a table of each BERT submission in a checkout of an MLPerf Training round.
 
@@ -301,7 +301,7 @@ def extract_tables(
                 f"{successes} of them reached the target."
             )
             continue
-        tables.append(_complete(folder, table, user_places))
+        tables.append(_complete(folder, table, places))
     return tables, refused
 
 
@@ -330,11 +330,11 @@ def _read_system(folder: Path) -> dict[str, Any]:
     return system
 
 
-def _complete(folder: Path, table: PublishedTable, user_places: Places) -> PublishedTable:
+def _complete(folder: Path, table: PublishedTable, places: Places) -> PublishedTable:
     """Return a table with what `collect` reads in the logs, else the configurations' precision."""
     if table.framework != RECIPE:
         return table
-    grammar = user_places.recipes.load(RECIPE).grammar
+    grammar = places.recipes.load(RECIPE).grammar
     shape = table.points[0].shape
     system = Setting(nodes=shape.nodes, gpus_per_node=shape.gpus_per_node)
     rule = grammar.rule("tracked-stats")
@@ -425,7 +425,7 @@ class RecordCell(NamedTuple):
 
 def check_record(
     words: Sequence[str],
-    user_places: Places,
+    places: Places,
     request: CollectRequest,
     *,
     against: str,
@@ -442,7 +442,7 @@ def check_record(
     """
     if record.load_source(against.partition(":")[0]).layout == "mlperf":
         return _check_submissions([Path(word) for word in words], against)
-    sides = _read_sides(words, user_places, request)
+    sides = _read_sides(words, places, request)
     tables = [
         table
         for table in record.find_all_tables(against)
@@ -463,7 +463,7 @@ def check_record(
         for point in table.points:
             point_request = _request_for_point(request, table, point)
             if point_request not in readings:
-                readings[point_request] = _read_sides(words, user_places, point_request)
+                readings[point_request] = _read_sides(words, places, point_request)
             cells += _check_point(table, point, point_request.rule, readings[point_request])
     # A log behind a number of one table belongs to no other table of the same point.
     matched = {(cell.point, cell.found) for cell in cells if cell.follows}
@@ -485,9 +485,9 @@ def _request_for_point(
     return request._replace(rule=source.rule, window=Window(source.window.skip, iters))
 
 
-def _read_sides(words: Sequence[str], user_places: Places, request: CollectRequest) -> list[Side]:
+def _read_sides(words: Sequence[str], places: Places, request: CollectRequest) -> list[Side]:
     """Return the points of logs; several of the same work if logs differ in their options."""
-    tables = load_result_set(words, user_places, request).tables
+    tables = load_result_set(words, places, request).tables
     return [Side(table.group, row) for table in tables for row in table.rows]
 
 
