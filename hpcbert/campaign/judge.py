@@ -435,7 +435,8 @@ class _Judge:
         if not reading.throughput or setting.iters == END:
             return None
         samples = (setting.iters - setting.skip) * point.global_batch_size
-        path = name_record(self.watched.directory, point.key, run.repeat, run.attempt, ENDING)
+        key = array.point.key  # As requested: its jobs had begun before the size was found.
+        path = name_record(self.watched.directory, key, run.repeat, run.attempt, ENDING)
         return read_power(path, seconds=samples / reading.throughput)
 
     def _setting(self, requested_point: Point) -> Setting:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpcbert.campaign.fingerprint import read_power
-from hpcbert.model import PRECISIONS, Sampled, Steps, usual_predictions
+from hpcbert.model import LARGEST, PRECISIONS, Sampled, Steps, usual_predictions
 from hpcbert.results import document, frame, record
 from hpcbert.results import metrics as formulas
 from hpcbert.results.formats import FORMATS
@@ -305,12 +305,17 @@ def test_collect_shows_what_the_sampler_printed(build, tmp_path, empty_directory
         {"node": "n_1", "gpus": 1, "count": 1},
     ]
     assert "--loop=2" in (tmp_path / "argv").read_text().split()
-    built = build("1n1g", repeats=3).finish()
+    built = build("1n1g", repeats=3)
+    (array,) = built.campaign.arrays
+    # Files are named by the point as it was requested, before its batch size was found.
+    point = replace(array.point, batch_size_per_device=LARGEST)
+    built = built.change(arrays=(replace(array, point=point),)).finish()
+    (built.directory / point.search).write_text('{"event": "found", "size": 4}\n')
     (built.directory / "env").mkdir()
     text = render_nvidia_smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1)
     printed = add_samples(run_sampler(tmp_path, text, 1))
     for repeat in (1, 2):
-        name = f"env/bert-tiny_1n1g_fp32_b4.{repeat}.0.power.json"
+        name = f"env/bert-tiny_1n1g_fp32_bmax.{repeat}.0.power.json"
         (built.directory / name).write_bytes(printed)
     (table,) = collect_campaigns(built.directory, states=report_states()).tables
     assert [bool(part.sampled) for part in table.rows[0].runs] == [True, True, False]
