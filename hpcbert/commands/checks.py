@@ -185,11 +185,6 @@ def read_rows(output: str) -> tuple[NodeRow, ...]:
     return tuple(NodeRow(*row) for row in rows if len(row) == _FIELDS and row[2] in _STATUSES)
 
 
-def read_nodes(output: str) -> tuple[str, ...]:
-    """Return the nodes that printed any row, in the order of their first rows."""
-    return tuple(dict.fromkeys(row.node for row in read_rows(output)))
-
-
 def make_container_finding(
     where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
 ) -> Finding:
@@ -251,7 +246,7 @@ def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Fin
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:
     """Yield a finding if fewer nodes answered than requested."""
-    count = len(read_nodes(output))
+    count = len({row.node for row in read_rows(output)})
     if count < node_count:
         remedy = f"--nodes {count}" if count else ""
         complaint = complaint or "no answer"

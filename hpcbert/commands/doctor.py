@@ -276,7 +276,7 @@ def _read_job(
     output = _read_output(job.directory, wait=state.word == "COMPLETED")
     lines = checks.find_error_lines(output)
     node_range = fold(state.nodes) if state.nodes else "no node"
-    if not checks.read_nodes(output):
+    if not checks.read_rows(output):
         failed_launch = _find_failed_launch(state, run)
         if failed_launch or not lines:
             yield from failed_launch or [_explain_silence(site, job.directory, state, node_range)]
@@ -324,6 +324,6 @@ def _read_output(directory: Path, *, wait: bool) -> str:
     while True:
         paths = [*(directory / "slurm").glob("*.out"), *sorted((directory / "logs").rglob("*.log"))]
         output = "\n".join(path.read_text(errors="replace") for path in paths)
-        if not wait or checks.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
+        if not wait or checks.read_rows(output) or time.monotonic() - start > _OUTPUT_SECONDS:
             return output
         time.sleep(_POLL_SECONDS)
