@@ -165,6 +165,21 @@ class SlurmSettings:
         count = gpus_per_node * (nodes if self.gpu_option == "gpus" else 1)
         return (f"--{self.gpu_option}={f'{kind}:' if kind else ''}{count}",)
 
+    def request_options(self, nodes: int, tasks: int, *, gpus: int, cpus: int) -> list[str]:
+        """Return sbatch's options for what a job needs.
+
+        Args:
+            nodes: Number of nodes; the other arguments are of each node.
+            cpus: Of each task; 0 if unknown.
+        """
+        options = [f"--nodes={nodes}", f"--ntasks-per-node={tasks}"]
+        options += ["--distribution=block", "--wait-all-nodes=1", *self.selection]
+        options += self.request_gpus(nodes, gpus) if gpus else ()
+        options += [f"--cpus-per-task={cpus}"] if cpus else []
+        options += [f"--mem={self.node_memory}"] if self.node_memory else []
+        options += ["--exclusive"] if self.exclusive else []
+        return [*options, f"--time={self.time_limit.text}"]
+
     @property
     def has_gpus(self) -> bool:
         """Whether jobs request GPUs: by `gres`, or by one of the further options."""

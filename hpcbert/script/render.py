@@ -148,17 +148,8 @@ def _request_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
     options = [f"--job-name={array.name}"]
     if not array.together:
         options.append(f"--array=1-{count}%{min(resolved.options.concurrent, count)}")
-    options += [f"--nodes={shape.nodes}", f"--ntasks-per-node={placing.tasks}"]
-    options += ["--distribution=block", "--wait-all-nodes=1", *slurm.selection]
-    if placing.on_gpus:
-        options += slurm.request_gpus(shape.nodes, shape.gpus_per_node)
-    if placing.cpus:
-        options.append(f"--cpus-per-task={placing.cpus}")
-    if slurm.node_memory:
-        options.append(f"--mem={slurm.node_memory}")
-    if slurm.exclusive:
-        options.append("--exclusive")
-    options += [f"--time={slurm.time_limit.text}"]
+    gpus = shape.gpus_per_node if placing.on_gpus else 0
+    options += slurm.request_options(shape.nodes, placing.tasks, gpus=gpus, cpus=placing.cpus)
     options += ["--requeue" if slurm.requeue else "--no-requeue", "--open-mode=append"]
     options.append(f"--output={folder}{'%j.out' if array.together else '%A_%a.out'}")
     # The comment by which a job is known under any name and in any directory; a user's own stays.

@@ -45,13 +45,8 @@ def _is_longer(job: JobRequest, limit: TimeLimit) -> bool:
 def site_options(site: Site, nodes: int) -> list[str]:
     """Return sbatch's options for a site's job on some nodes, with all that applies to each job."""
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
-    words = [f"--nodes={nodes}", f"--time={slurm.time_limit.text}", *slurm.selection]
-    words += [f"--ntasks-per-node={gpus}"]
-    words += slurm.request_gpus(nodes, gpus)
-    words += [f"--cpus-per-task={site.nodes.cpus_per_gpu}"] if site.nodes.cpus_per_gpu else []
-    words += [f"--mem={slurm.node_memory}"] if slurm.node_memory else []
-    words += ["--exclusive"] if slurm.exclusive else []
-    return [*words, *slurm.sbatch_args, *slurm.placement(nodes)]
+    options = slurm.request_options(nodes, gpus, gpus=gpus, cpus=site.nodes.cpus_per_gpu)
+    return [*options, *slurm.sbatch_args, *slurm.placement(nodes)]
 
 
 def derive_site_request(site: Site, nodes: int) -> JobRequest:
