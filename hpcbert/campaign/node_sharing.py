@@ -91,9 +91,9 @@ class NearbyCampaigns:
             attempt
             for neighbour in neighbours
             if neighbour.created <= end + _SLACK and neighbour.last_written >= since
-            for first, last, attempt in neighbour.attempts
-            if first <= end + _SLACK
-            and last >= begin - _SLACK
+            for attempt in neighbour.attempts
+            if attempt.step.span[0] <= end + _SLACK
+            and attempt.step.span[1] >= begin - _SLACK
             and attempt.step.nodes & nodes
             and neighbour.campaign != watched.campaign.id
         ]
@@ -114,8 +114,8 @@ class _Neighbour:
         return max(_status_times(self.directory), default=0.0)
 
     @cached_property
-    def attempts(self) -> list[tuple[float, float, MeasuredAttempt]]:
-        """Its measured attempts, each with its span; none if it can't be read."""
+    def attempts(self) -> list[MeasuredAttempt]:
+        """Its measured attempts; none if it can't be read."""
         try:
             manifest = store.read_manifest(self.directory)
         except UsageError as error:
@@ -125,15 +125,14 @@ class _Neighbour:
         watched = TrackedCampaign(self.directory, manifest, self._records)
         name, owner = self.directory.name, store.find_foreign_owner(self.directory)
         return [
-            (*attempt.step.span, replace(attempt, campaign=name, owner=owner))
+            replace(attempt, campaign=name, owner=owner)
             for repeat in watched.repeats
             for attempt in _measured_attempts(repeat)
-            if attempt.step.span
         ]
 
 
 def _measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
-    """Yield the measured attempts of a repeat, from all arrays of its point."""
+    """Yield the measured attempts of a repeat, from all arrays of its point; each has an end."""
     steps, directory = repeat.record.steps, repeat.watched.directory
     begins = [step.begin or float("inf") for step in steps[1:]]
     for step, following in zip(steps, [*begins, float("inf")], strict=False):
@@ -207,11 +206,9 @@ def _find_sharers(
         for attempt in attempts
         if counted.get((attempt.point, attempt.repeat)) == attempt.step.attempt
     ]
-    spans = [attempt.step.span for attempt in measured if attempt.step.span]
-    if not spans:
-        return {}
-    if nearby:
-        begin, end = min(begin for begin, _ in spans), max(end for _, end in spans)
+    if nearby and measured:
+        begin = min(attempt.step.span[0] for attempt in measured)
+        end = max(attempt.step.span[1] for attempt in measured)
         nodes = frozenset(node for attempt in measured for node in attempt.step.nodes)
         attempts += nearby.attempts(watched, nodes, begin, end)
     sharers: dict[Key, _Shared] = {}
@@ -233,7 +230,6 @@ def _find_overlapping(
     by_node = group(
         (node, (*attempt.step.span, attempt))
         for attempt in attempts
-        if attempt.step.span
         for node in sorted(attempt.step.nodes)
     )
     for spans in by_node.values():

@@ -79,11 +79,10 @@ class Step:
         return tuple(sorted(nodes)) if overlap > (_CLOCK_SLACK if apart else 0.0) else ()
 
     @property
-    def span(self) -> tuple[float, float] | None:
-        """The widest period of the step, allowing for clock errors; None if unknown."""
-        if self.begin is None or self.end is None:
-            return None
-        return float(math.floor(self.begin + min(0, self.ahead))), self.end + max(0, self.ahead)
+    def span(self) -> tuple[float, float]:
+        """The widest period of a step with begin and end, allowing for clock errors."""
+        begin = math.floor((self.begin or 0.0) + min(0, self.ahead))
+        return float(begin), (self.end or 0.0) + max(0, self.ahead)
 
 
 def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
