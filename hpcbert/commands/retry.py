@@ -33,7 +33,6 @@ from hpcbert.script.request import (
     is_pointless,
     is_written_to,
     refuse_pointless,
-    retried_limit,
     retry_request,
     rewrite_script,
 )
@@ -220,7 +219,8 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
                 hint="Retry it where it was submitted, or submit the points again.",
             )
         verdict = _choose_exclusions(campaign, first_array, policy, suspicion)
-        time_limit = policy.time_limit or retried_limit(plan.watched, first_array)
+        last_array = campaign.of_point[first_array.point][-1]
+        time_limit = policy.time_limit or last_array.request.time_limit
         array, script = _make_array(plan, first_array, repeats, verdict, time_limit=time_limit)
         arrays.append(array)
         scripts[array.name] = script
@@ -273,20 +273,12 @@ def _make_array(
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
-    script = rewrite_script(
-        store.read_script(plan.watched.directory, first_array).decode(),
-        first_array.request,
-        request,
-        scheduler=find_traits(plan.watched.campaign.scheduler),
-        repeats=indices,
-        first_attempt=first_attempt,
-    )
     array = Array(
         point=first_array.point,
         name=name,
         repeats=tuple(repeat.number for repeat in repeats),
         script=first_array.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
-        script_sha256=hashlib.sha256(script.encode()).hexdigest(),
+        script_sha256="",
         log=first_array.log,
         request=request,
         together=first_array.together,
@@ -298,7 +290,10 @@ def _make_array(
         offset=first_array.offset,
         preflight=first_array.preflight,
     )
-    return array, script
+    text = store.read_script(plan.watched.directory, first_array).decode()
+    traits = find_traits(plan.watched.campaign.scheduler)
+    script = rewrite_script(text, first_array.request, array, scheduler=traits)
+    return replace(array, script_sha256=hashlib.sha256(script.encode()).hexdigest()), script
 
 
 def write_retry(retry_plan: RetryPlan) -> Campaign:

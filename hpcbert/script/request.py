@@ -160,13 +160,6 @@ def refuse_pointless(
         )
 
 
-def retried_limit(tracked_campaign: TrackedCampaign, first_array: Array) -> str:
-    """Return the time limit that an earlier retry gave a point; empty for the first one."""
-    arrays = tracked_campaign.campaign.arrays
-    last_array = [array for array in arrays if array.point == first_array.point][-1]
-    return "" if last_array == first_array else last_array.request.time_limit
-
-
 def is_written_to(request: JobRequest, directory: Path) -> bool:
     """Return whether a job writes to this campaign directory; False if that is a copy."""
     output = Path(request.output.replace("%%", "%"))
@@ -181,7 +174,7 @@ def retry_request(
     name: str,
     indices: Sequence[int],
     exclude: Sequence[str],
-    time_limit: str = "",
+    time_limit: str,
 ) -> JobRequest:
     """Return the request of a retry.
 
@@ -196,30 +189,23 @@ def retry_request(
         comment=name if is_marked(request) else request.comment,
         array=array if request.array else "",
         exclude=",".join(nodes),
-        time_limit=time_limit or request.time_limit,
+        time_limit=time_limit,
     )
 
 
-def rewrite_script(
-    text: str,
-    first_request: JobRequest,
-    new_request: JobRequest,
-    *,
-    scheduler: Traits,
-    repeats: Sequence[int],
-    first_attempt: int,
-) -> str:
-    """Return a script that runs some repeats again, and is the same otherwise, byte for byte.
+def rewrite_script(text: str, first_request: JobRequest, array: Array, *, scheduler: Traits) -> str:
+    """Return a script that runs a retry's repeats, and is the same otherwise, byte for byte.
 
     What differs in the request follows the script's own lines: the scheduler takes the last.
 
     Raises:
         UsageError: It is not a script of this version's.
     """
+    request = array.request
     changes = [
-        f"--{word}={getattr(new_request, name)}"
+        f"--{word}={getattr(request, name)}"
         for name, word in _TEXTS.items()
-        if getattr(new_request, name) != getattr(first_request, name)
+        if getattr(request, name) != getattr(first_request, name)
     ]
     lines = "".join(f"{line}\n" for line in scheduler.format_directives(changes))
     match = re.search(rf"(?:^{re.escape(scheduler.prefix)} .*\n)+", text, re.MULTILINE)
@@ -229,11 +215,11 @@ def rewrite_script(
         raise UsageError(message, hint=hint)
     if match:
         text = text[: match.end()] + lines + text[match.end() :]
-    text = _ATTEMPT.sub(f"first_attempt={first_attempt}", text, count=1)
-    text = _NAME.sub(f"array_name={shlex.quote(new_request.job_name)}", text, count=1)
-    if new_request.array:
+    text = _ATTEMPT.sub(f"first_attempt={array.first_attempt}", text, count=1)
+    text = _NAME.sub(f"array_name={shlex.quote(request.job_name)}", text, count=1)
+    if request.array:
         return text
-    numbers = " ".join(map(str, repeats))
+    numbers = " ".join(map(str, array.indices))
     return _TOGETHER.sub(f"repeats=({numbers})", text, count=1)
 
 

@@ -62,12 +62,12 @@ def render_script(folder, *words, together=False, **slurm):
 
 def retry(array, text, exclude=("n3", "n4"), limit=""):
     """Return the request and the script of a retry of repeats 2 and 4."""
+    limit = limit or array.request.time_limit
     again = request.retry_request(
         array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=limit
     )
-    return again, request.rewrite_script(
-        text, array.request, again, scheduler=SLURM_TRAITS, repeats=(2, 4), first_attempt=3
-    )
+    retried = replace(array, request=again, repeats=(2, 4), first_attempt=3)
+    return again, request.rewrite_script(text, array.request, retried, scheduler=SLURM_TRAITS)
 
 
 def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path):
