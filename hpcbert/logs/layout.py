@@ -173,7 +173,8 @@ class Discovery(NamedTuple):
     """The findings under some paths.
 
     Attributes:
-        logs: Logs outside of them, in natural order, and files that may be logs by their names.
+        logs: Logs outside of campaigns, in natural order, and files that may be logs by their
+            names.
     """
 
     campaigns: tuple[Path, ...]

@@ -297,11 +297,7 @@ def measure_span(
 
 def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
     """Yield the stamps of a record: its own before those of its line."""
-    has_moment = record.has("time") and not record.is_elapsed
-    matches = whole_matches(record.match, Line(line)) if has_moment else ()
-    record_stamps = (
-        Stamp(match["time"], record.time, of_record=True) for match in matches if match["time"]
-    )
+    record_stamps = _stamps_of_matches(whole_matches(record.match, Line(line)), record)
     yield from filter(_is_legible, (*record_stamps, *_line_stamps(line)))
 
 
@@ -312,7 +308,12 @@ def read_stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
     except NotALogError:
         return ()
     log_ends = [head] if head == tail else [head, tail]
-    of_records = [stamp for log_end in log_ends for stamp in _record_stamps(log_end, grammar)]
+    of_records = [
+        stamp
+        for log_end in log_ends
+        for record in grammar.records
+        for stamp in _stamps_of_matches(record_matches(log_end, record), record)
+    ]
     of_lines = [stamp for log_end in log_ends for stamp in _line_stamps(log_end)]
     return tuple(stamp for stamps in (of_records, of_lines) for stamp in _select_ends(stamps))
 
@@ -332,11 +333,9 @@ def _is_legible(stamp: Stamp) -> bool:
     return abs(moment) > _NO_DATE or stamp.form in _PARTIAL_FORMS
 
 
-def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
-    for record in grammar.records:
-        if not record.has("time") or record.is_elapsed:
-            continue
-        for match in record_matches(data, record):
+def _stamps_of_matches(matches: Iterable[re.Match[bytes]], record: Record) -> Iterator[Stamp]:
+    if record.has("time") and not record.is_elapsed:
+        for match in matches:
             if match["time"] is not None:
                 yield Stamp(match["time"], record.time, of_record=True)
 
