@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.container.reference import Image
-from hpcbert.errors import UsageError
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.files import translate_errors
 from hpcbert.system.processes import boot_id, is_alive
 
@@ -33,7 +34,7 @@ _DEAD_AFTER = 3600.0
 
 
 @dataclass(frozen=True)
-class Cached:
+class Cached(IgnoreUnknown):
     """One prepared image.
 
     Attributes:
@@ -88,12 +89,9 @@ def find_by_stem(directory: Path, stem: str) -> Cached | None:
         is_own = data["schema"] == SCHEMA and "/" not in file and file.startswith(f"{stem}+")
         if not is_own or path.stat().st_size != data["bytes"]:
             return None
-        texts = {name: str(data[name]) for name in ("reference", "sha256", "created")}
-        versions = {name: str(data.get(name, "")) for name in ("enroot", "apptainer")}
-        return Cached(
-            stem, path=str(path.absolute()), bytes=int(data["bytes"]), **texts, **versions
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        values = {**data, "stem": stem, "path": str(path.absolute())}
+        return decode(Cached, values, file=str(path))
+    except (OSError, ValueError, KeyError, TypeError, ConfigError):
         return None
 
 
