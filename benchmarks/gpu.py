@@ -176,7 +176,9 @@ def read_watts(path: Path, seconds: float) -> float | None:
     rows = [row for part in parts for row in part["samples"]]
     if end.get("gpus") != 1 or not rows or end["count"] != len(rows):
         return None
-    sampled = fingerprint.find_window(fingerprint.PowerSamples(1, rows), seconds)
+    total = path.with_suffix(".total")  # as a job adds up the samples of its nodes
+    total.write_text(json.dumps({"nodes": 1, "gpus": 1, "samples": rows}))
+    sampled = fingerprint.read_power(total, seconds=seconds)
     return sampled.watts if sampled else None
 
 

@@ -130,7 +130,7 @@ def thousand(folder: Path) -> tuple[Path, str]:
     options = SubmitOptions("slurm", (REPOSITORY / "templates",), concurrent=1000)
     submitter = Submitter(getpass.getuser(), ("benchmark",), time.time(), secrets.token_hex(3))
     request = Request(Shape(1, 1), repeats=1000)
-    made = draft(plan(found, here, request), here, found, options=options, submitter=submitter)
+    made = draft(plan(found, here, request), options=options, submitter=submitter)
     write_campaign(made)
     (array,) = made.campaign.arrays
     words = ["sbatch", "--parsable", "--array=1-1000", f"--job-name={array.name}"]

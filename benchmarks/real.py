@@ -88,7 +88,8 @@ def write(rows: Iterable[Row]) -> None:
     with ROWS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerows(sorted(rows, key=lambda one: (one.framework, int(one.ranks))))
+        ordered = sorted(rows, key=lambda one: (one.framework, int(one.ranks)))
+        writer.writerows(ordered)
 
 
 def merged(rows: dict[Key, Row], made: Iterable[Row]) -> dict[Key, Row]:

@@ -81,8 +81,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What --repeats auto stops at.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
-    titles = ("runs", "spread", "repeats", "narrow enough", "holds the median", "narrow ones do")
-    titles += ("the first five do", "error of the median")
+    titles = ["runs", "spread", "repeats", "narrow enough", "holds the median", "narrow ones do"]
+    titles += ["the first five do", "error of the median"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name in DISTRIBUTIONS:
         for spread in SPREADS:

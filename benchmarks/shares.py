@@ -11,7 +11,7 @@ import pstats
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 # A function in `pstats`: file, line, name.
@@ -54,15 +54,16 @@ def shares(command: list[str], folder: Path, timeout: float) -> str:
         stats = pstats.Stats(str(file)).stats  # type: ignore[attr-defined]
     found = parts(stats)
     whole = sum(found.values())
-    most = [(name, n / whole) for name, n in found.most_common(_SHOWN) if n >= _LEAST * whole]
+    longest = sorted(found.items(), key=lambda part: -part[1])[:_SHOWN]
+    most = [(name, n / whole) for name, n in longest if n >= _LEAST * whole]
     return ", ".join(f"{name} {share:.0%}" for name, share in most)
 
 
 def parts(
     stats: dict[Function, tuple[int, int, float, float, dict[Function, tuple[float, ...]]]],
-) -> Counter[str]:
+) -> dict[str, float]:
     """Return the seconds of each part: imports, waiting, hpcbert's packages."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for function, (_, _, own, whole, callers) in stats.items():
         file, _, name = function
         if (file, name) == _IMPORT:
@@ -75,7 +76,7 @@ def parts(
                 found[_package(caller)] += figures[2]
         else:
             found[_package(function)] += own
-    del found[""]
+    found.pop("", None)
     # The rest belongs to libraries: the imports already include calls that modules make as they
     # load.
     rest = sum(figures[2] for figures in stats.values()) - sum(found.values())

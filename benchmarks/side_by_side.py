@@ -153,7 +153,7 @@ def peers(folder: Path) -> dict[str, str]:
         python = folder / name / "bin" / "python"
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", folder / name], check=True)
-            command = [python, "-m", "pip", "install", "--quiet", requirement]
+            command = [str(python), "-m", "pip", "install", "--quiet", requirement]
             if subprocess.run(command, check=False).returncode:
                 print(f"note: {requirement} can't be installed here", file=sys.stderr)
                 shutil.rmtree(folder / name)

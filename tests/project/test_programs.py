@@ -1,6 +1,7 @@
 """The programs of benchmarks/: flags' rates, real runs of frameworks, and one GPU, on a CPU; check-images."""
 
 import importlib
+import json
 import math
 import sys
 import time
@@ -22,6 +23,12 @@ def program(monkeypatch):
     for folder in ("benchmarks", ".ci"):
         monkeypatch.syspath_prepend(str(REPOSITORY / folder))
     return importlib.import_module
+
+
+def test_types_of_every_benchmark_are_checked():
+    project = toml.read_values(REPOSITORY / "pyproject.toml")
+    programs = (REPOSITORY / "benchmarks").glob("*.py")
+    assert project["tool"]["mypy"]["modules"] == sorted(path.stem for path in programs)
 
 
 @pytest.mark.slow
@@ -94,6 +101,17 @@ def test_rows_are_measured_in_their_order_and_kept(program, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit, match=r"2\.4\.0[\s\S]*another --output"):
         gpu.main()
+
+
+@pytest.mark.torch
+def test_the_power_of_a_row_is_that_of_its_window(program, tmp_path):
+    gpu, path = program("gpu"), tmp_path / "row.power.jsonl"
+    samples = [[second, 700 if 5 <= second < 25 else 100, 1000] for second in range(40)]
+    lines = {"node": "n1", "samples": samples}, {"node": "n1", "gpus": 1, "count": 40}
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert gpu.read_watts(path, 15) == 700
+    assert gpu.read_watts(path, 100) is None
+    assert not list(tmp_path.glob("*.json"))  # those are rows
 
 
 @pytest.mark.torch
