@@ -199,7 +199,6 @@ class Selection(Axes):
 
     Attributes:
         include: More axes; those that one leaves out are as in the file.
-        exclude: Points to leave out.
     """
 
     include: tuple[Axes, ...] = ()

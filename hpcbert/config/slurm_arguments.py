@@ -20,11 +20,7 @@ _EXPORTS = frozenset({"none", "nil", "all"})
 
 
 class _Program(NamedTuple):
-    """What hpcbert knows of the arguments of sbatch or srun.
-
-    Attributes:
-        reserved: Why an option is hpcbert's own, by its long name.
-    """
+    """What hpcbert knows of the arguments of sbatch or srun."""
 
     letters: dict[str, str]
     reserved: dict[str, str]

@@ -134,12 +134,9 @@ class Supply:
     """What a partition has and allows.
 
     Attributes:
-        limit: The longest job that it allows.
-        most_nodes: The most nodes of a job; None without a limit.
         fitting: Number of nodes that have what the job requests of each.
         usable: Number of these that run jobs or could; None if unknown.
         free: Number of these that run nothing now and could; None if unknown.
-        resources: Resources of its nodes, `gpu:v100:8`.
     """
 
     name: str
@@ -273,11 +270,7 @@ def has_changed(before: RepeatState | None, after: RepeatState) -> bool:
 
 
 class Scheduler(ABC):
-    """Runs campaigns; a method that is not overridden gives the answer of a simple scheduler.
-
-    Args:
-        context: What it needs of the world.
-    """
+    """Runs campaigns; a method that is not overridden gives the answer of a simple scheduler."""
 
     def __init__(self, traits: Traits, context: SchedulerContext) -> None:
         self.traits, self.context = traits, context
@@ -415,11 +408,7 @@ class Scheduler(ABC):
         return ()
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
-        """Check that the scheduler can be used as the site says.
-
-        Args:
-            nodes: Number of nodes that a job would use.
-        """
+        """Check that the scheduler can be used as the site says."""
         return ()
 
 

@@ -56,7 +56,6 @@ class Draft:
 
     Attributes:
         copies: Files to copy into the campaign: target relative to it, and source.
-        lock: All decisions, for `submit --like`.
         preflight: The resolved request of its preflight; None without one.
     """
 

@@ -97,7 +97,6 @@ def list_plans(
 
     Args:
         base: How to run, and the largest shape; its points are ignored.
-        where: The file; empty for a command line.
 
     Raises:
         UsageError: A part of it can't be measured; all such parts in one `Refusals`.

@@ -28,11 +28,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class UnfitError(UsageError):
-    """A part of a request does not fit recipe, site or protocol.
-
-    Attributes:
-        key: Its key in a campaign.toml; empty if it has none.
-    """
+    """A part of a request does not fit recipe, site or protocol; `key` is campaign.toml's for it."""
 
     def __init__(self, message: str, hint: str = "", *, where: str = "", key: str = "") -> None:
         super().__init__(message, where=where, hint=hint)

@@ -56,11 +56,7 @@ _SLICE = re.compile(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Resource:
-    """One generic resource of a node, or of a job's request: `gpu:v100:8`.
-
-    Attributes:
-        kind: Its type, `v100`; empty if there is none.
-    """
+    """One generic resource of a node, or of a job's request: `gpu:v100:8`."""
 
     name: str
     kind: str
@@ -77,11 +73,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of a partition with the same resources.
-
-    Attributes:
-        resources: The resources of each of them.
-    """
+    """Nodes of a partition with the same resources."""
 
     count: int
     names: tuple[str, ...]
@@ -105,10 +97,7 @@ class Partition:
     """One partition.
 
     Attributes:
-        default: Whether jobs that name none run there.
-        most_nodes: The most nodes of a job; None without a limit.
         exact: Whether its nodes are known, so that a request that none of them can meet is refused.
-        least_nodes: The fewest nodes of a job.
     """
 
     name: str

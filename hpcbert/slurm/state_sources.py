@@ -72,10 +72,8 @@ class JobRecord:
 
     Attributes:
         start: When the script started, seconds since the epoch.
-        exit: Its exit status.
         step_exit: That of the measured step.
         state: The state that the local queue found in the end.
-        reason: The reason, if the local queue had more to say.
         phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
         jobs: Ids of the jobs that began this attempt: with more than one, its number is invalid.
         suspended: Seconds for which it did not run, as its own script noticed.
@@ -259,9 +257,7 @@ class Reports:
     """Everything known about one repeat.
 
     Attributes:
-        accounting: Its newest row in sacct.
         restarts: Number of its newest attempt in sacct, which has a row for each.
-        squeue: Whether squeue answered.
         together: Whether the job runs several repeats, so that its state is not this one's.
         history: Rows of sacct about earlier attempts, each with its number.
         lost_job: Id of its array if Slurm accepted that but no longer knows it; else empty.

@@ -252,7 +252,6 @@ class _QueueState:
         alive: Whether it is alive; None: it is on another machine, or began before this one did.
         detail: A sentence about that, or the reason why repeats wait.
         limit: Time limit of one element, seconds.
-        cancelled: Whether it ended because it was cancelled.
         elsewhere: Whether it is on a machine of another name, so that it may live.
     """
 
