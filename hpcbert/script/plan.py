@@ -28,7 +28,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class UnfitError(UsageError):
-    """A part of a request does not fit recipe, site or protocol; `key` is campaign.toml's for it."""
+    """A part of a request does not fit recipe, site or protocol; `key` is of campaign.toml."""
 
     def __init__(self, message: str, hint: str = "", *, where: str = "", key: str = "") -> None:
         super().__init__(message, where=where, hint=hint)

@@ -211,7 +211,7 @@ def _parse_resource(word: str) -> Resource | None:
 
 # States of nodes that run jobs or could (sinfo(1), NODE STATE CODES); a mark after a state, for
 # example `*` for a node that does not answer, means that it can't.
-_USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
+USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
 
 
 def _is_in_partition(label: str, partition: str) -> bool:
@@ -228,7 +228,7 @@ def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
         text: The output of `STATES_QUERY`.
         partition: The partition, in all functions here; empty for the default one.
     """
-    return {name: state in _USABLE for name, state in read_node_states(text, partition).items()}
+    return {name: state in USABLE for name, state in read_node_states(text, partition).items()}
 
 
 def read_node_states(text: str, partition: str) -> dict[str, str]:
@@ -244,11 +244,6 @@ def read_drain_reasons(text: str) -> dict[str, tuple[str, ...]]:
     """Return the nodes of each reason from the output of `DRAINS_QUERY`."""
     rows = (line.strip().partition("|") for line in text.splitlines())
     return {reason: expand(names) for names, bar, reason in rows if bar and len(names.split()) == 1}
-
-
-def count_free_nodes(text: str, partition: str) -> int:
-    """Count the nodes of a partition that are `idle`, without a mark that they can't run jobs."""
-    return sum(state == "idle" for state in read_node_states(text, partition).values())
 
 
 @dataclass(frozen=True)

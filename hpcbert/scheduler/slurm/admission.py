@@ -57,15 +57,17 @@ def derive_site_request(site: Site, nodes: int) -> JobRequest:
 def list_supply(job: JobRequest, cluster: Cluster) -> tuple[Supply, ...]:
     """Return the nodes and limits of a job's partitions; empty if Slurm does not answer."""
     partitions = cluster.partitions
-    states = cluster.states if partitions else ""
+    names = select_partitions(job, partitions)
+    states = {name: [*inventory.read_node_states(cluster.states, name).values()] for name in names}
+    is_known = bool(names and cluster.states)
     return tuple(
         Supply(
             **{field: getattr(partitions[name], field) for field in _SUPPLIED},
             fitting=_count_fitting(job, partitions[name]),
-            usable=sum(inventory.read_usable_nodes(states, name).values()) if states else None,
-            free=inventory.count_free_nodes(states, name) if states else None,
+            usable=sum(state in inventory.USABLE for state in states[name]) if is_known else None,
+            free=states[name].count("idle") if is_known else None,
         )
-        for name in select_partitions(job, partitions)
+        for name in names
     )
 
 
@@ -118,11 +120,10 @@ def find_absent_nodes(job: JobRequest, cluster: Cluster) -> dict[str, str]:
     )
     for name in select_partitions(job, cluster.partitions):
         fitting = cluster.partitions[name].fitting(parse_resources(job.gres)) - set(exclude)
-        is_up = inventory.read_usable_nodes(cluster.states, name)
         states = {
             node: state
             for node, state in inventory.read_node_states(cluster.states, name).items()
-            if node in fitting and not is_up[node]
+            if node in fitting and state not in inventory.USABLE
         }
         named_states = {node: states[node] for node in nodelist if node in states}
         if len(fitting) - len(states) >= job.nodes and not named_states:

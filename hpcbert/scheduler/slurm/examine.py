@@ -283,11 +283,10 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     if not fitting:
         return  # Another finding reports that the partition has none.
     excluded = fitting.intersection(expand(site.slurm.exclude))
-    is_up = inventory.read_usable_nodes(cluster.states, partition_name)
     away = {
         name: "excluded" if name in excluded else states[name]
         for name in states
-        if name in fitting and (name in excluded or not is_up[name])
+        if name in fitting and (name in excluded or states[name] not in inventory.USABLE)
     }
     usable = len(fitting) - len(away)
     qualifier = " with such GPUs" if len(fitting) < len(states) else ""
