@@ -20,11 +20,7 @@ from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.lab.record import is_lab
 from hpcbert.model import JobRequest, Protocol
-from hpcbert.scheduler.slurm.admission import (
-    describe_forced_sharing,
-    describe_restriction,
-    find_time_limit,
-)
+from hpcbert.scheduler.slurm.admission import describe_restriction, find_time_limit, make_finding
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.scheduler.slurm.examine import try_forms
 from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, choose_mpi
@@ -384,7 +380,8 @@ def _choose_partition(proposal: Proposal) -> _Offer | None:
         mode = cluster.rules[name].preemption
         _warn_of_preemption(proposal, f"Partition {name}", mode, chosen.risk)
     if chosen.forced_sharing:
-        proposal.warnings.append(describe_forced_sharing(name, chosen.forced_sharing))
+        finding = make_finding("shared-nodes", partition=name, sharing=chosen.forced_sharing)
+        proposal.warnings.append(finding.detail)
     return chosen
 
 

@@ -233,20 +233,11 @@ def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterat
 
 def find_forced_sharing(job: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     """Yield a finding if a partition of a job that asks for whole nodes does not give them."""
-    if not job.exclusive or not any(rule.forced_sharing for rule in cluster.rules.values()):
-        return
-    for name in select_partitions(job, cluster.partitions):
-        if name in cluster.rules and cluster.rules[name].forced_sharing:
-            detail = describe_forced_sharing(name, cluster.rules[name].forced_sharing)
-            yield make_finding("shared-nodes", detail=detail)
-
-
-def describe_forced_sharing(partition: str, sharing: str) -> str:
-    """Return a sentence on a partition whose OverSubscribe overrules `--exclusive`."""
-    return (
-        f"Partition {partition} has OverSubscribe={sharing}, which overrules --exclusive: jobs "
-        "that hpcbert does not see may share a repeat's nodes and slow it down."
-    )
+    forced = {name: rule.forced_sharing for name, rule in cluster.rules.items()}
+    if job.exclusive and any(forced.values()):
+        for name in select_partitions(job, cluster.partitions):
+            if sharing := forced.get(name):
+                yield make_finding("shared-nodes", partition=name, sharing=sharing)
 
 
 def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:
