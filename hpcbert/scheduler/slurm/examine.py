@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -145,18 +146,15 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
 
 def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[Finding]:
     """Yield findings on whether Slurm answers and has what the site names."""
-
-    def ask(*argv: str) -> Outcome:
-        return context.run(argv, env=submission_environment(context.environ), timeout=30)
-
-    version = ask("sbatch", "--version")
+    ask = partial(run_query, context, timeout=30)
+    version = ask(["sbatch", "--version"])
     release = _VERSION.search(version.stdout)
     detail = release[0] if release else "sbatch reports no version"
     hint = HINTS[classify_silence(version) or "missing"]
     yield _judge_answer("sbatch", version, detail, hint)
     if not version.ok:
         return
-    ping = ask("scontrol", "ping")
+    ping = ask(["scontrol", "ping"])
     kind = classify_silence(ping)
     if kind == "unsigned":
         yield Finding("munge", "fail", describe_silence(kind, ping), HINTS[kind], "service munge")
@@ -165,7 +163,7 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
     yield _judge_answer("slurmctld", ping, ping_text or "scontrol ping answers", hint)
     if kind == "unsigned":
         return  # Every other command would fail the same way.
-    sacct = ask("sacct", "-n", "-X", "-o", "JobID")
+    sacct = ask(["sacct", "-n", "-X", "-o", "JobID"])
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judge_answer("accounting", sacct, "sacct answers", hint, bad="warn")
     cluster = Cluster(context)
