@@ -61,7 +61,6 @@ class LabPlan:
         settings: Further lines of slurm.conf; they override keys that the lab sets too.
         lacks: Slurm's plugins that it lacks, such as `mpi_pmix`.
         user: An ordinary user of the lab, made if missing; empty: none.
-        slurmd_timeout: Seconds without an answer after which slurmctld marks a node as down.
 
     Raises:
         UsageError: A number or the name is out of bounds.
@@ -77,13 +76,11 @@ class LabPlan:
     settings: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     user: str = ""
-    slurmd_timeout: int = 30
 
     def __post_init__(self) -> None:
         for quantity, value, least, most in (
             ("nodes", self.nodes, 1, _MOST_NODES),
             ("gpus per node", self.gpus_per_node, 0, _MOST_GPUS),
-            ("slurmd timeout", self.slurmd_timeout, 5, 65533),
         ):
             if not least <= value <= most:
                 raise UsageError(f"{value} is out of bounds: {least} to {most}.", where=quantity)

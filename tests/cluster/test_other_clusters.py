@@ -28,7 +28,7 @@ def must(cluster, *words):
 def cluster(slurm_packages, open_directory, checkout, user):
     """Four nodes: two types of GPUs and none; accounts and limits bind; no PMIx."""
     plan = LabPlan(
-        directory=open_directory / "other-cluster", nodes=4, gpus_per_node=4, slurmd_timeout=10,
+        directory=open_directory / "other-cluster", nodes=4, gpus_per_node=4,
         gpu_types=("2080ti", "1g.10gb", "none", "2080ti"), lacks=("mpi_pmix",),
         settings=read_constant(__file__, "SETTINGS"),
     )  # fmt: skip

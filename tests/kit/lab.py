@@ -131,7 +131,7 @@ def lab(slurm_packages, open_directory, checkout):
     Next to it is a file system of 2 MiB, `narrow`, that every node sees: it is made before them.
     """
     plan = LabPlan(
-        directory=open_directory / "lab", nodes=4, gpus_per_node=8, slurmd_timeout=10,
+        directory=open_directory / "lab", nodes=4, gpus_per_node=8, settings=("SlurmdTimeout=10",),
         job_submit=JOB_SUBMIT.format(rule=""), user=f"{account_stem(open_directory)}-c",
     )  # fmt: skip
     narrow = open_directory / "narrow"
