@@ -163,7 +163,7 @@ def start_queue(
     plan = Plan(
         machine=machine_and_boot(),
         lock=str(lock),
-        minutes=TimeLimit.parse(campaign.arrays[0].request.time_limit).bound / 60,
+        minutes=TimeLimit.parse_reported(campaign.arrays[0].request.time_limit).bound / 60,
         grace=grace,
         elements=tuple(_list_elements(campaign, launch)),
         allocation=allocation,

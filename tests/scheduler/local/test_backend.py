@@ -11,6 +11,7 @@ import pytest
 
 from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError
+from hpcbert.model import JobRequest
 from hpcbert.scheduler import create_scheduler
 from hpcbert.scheduler.base import SchedulerContext, Target
 from hpcbert.scheduler.local import backend as local
@@ -21,11 +22,6 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 backend = create_scheduler("local", SchedulerContext(Slurm()))
-
-
-def with_limit(campaign, limit="1"):
-    request = replace(campaign.arrays[0].request, time_limit=limit)
-    return replace(campaign, arrays=tuple(replace(a, request=request) for a in campaign.arrays))
 
 
 class Queue:
@@ -80,10 +76,12 @@ def run_locally(tmp_path, watched):
         tag = f"{tmp_path}/{name}"
         places = {"XDG_STATE_HOME": f"{tmp_path}/state", "TMPDIR": str(tmp_path)}
         environ = {**os.environ, **places, "HPCBERT_TEST_TAG": tag, **env}
-        limited = with_limit(built.campaign, limit)
-        job = local.start_queue(built.directory, limited, grace=0.3, environ=environ)
-        arrays = (replace(array, job_id=job, state="submitted") for array in built.campaign.arrays)
-        queues.append(Queue(built.change(arrays=tuple(arrays)), tag))
+        request = JobRequest(time_limit=limit)
+        arrays = tuple(replace(array, request=request) for array in built.campaign.arrays)
+        campaign = replace(built.campaign, arrays=arrays)
+        job = local.start_queue(built.directory, campaign, grace=0.3, environ=environ)
+        arrays = tuple(replace(array, job_id=job, state="submitted") for array in arrays)
+        queues.append(Queue(built.change(arrays=arrays), tag))
         return queues[-1]
 
     yield start
@@ -261,7 +259,7 @@ def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, 
             assert local.lock_path(environ).is_relative_to(tmp_path / "state")
     (tmp_path / "state").touch()
     with pytest.raises(SchedulerError, match="Can't start the local queue"):
-        local.start_queue(built.directory, with_limit(built.campaign), environ=environ)
+        local.start_queue(built.directory, built.campaign, environ=environ)
 
 
 @pytest.mark.needs("users")
@@ -271,4 +269,4 @@ def test_a_lock_that_belongs_to_somebody_else_is_not_used(watched, tmp_path):
     os.chown(tmp_path / "hpcbert", 65534, 65534)
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(SchedulerError, match="It belongs to nobody"):
-        local.start_queue(built.directory, with_limit(built.campaign), environ=environ)
+        local.start_queue(built.directory, built.campaign, environ=environ)
