@@ -78,7 +78,7 @@ class Step:
         overlap = min(ends) - max(begins)
         return tuple(sorted(nodes)) if overlap > (_CLOCK_SLACK if apart else 0.0) else ()
 
-    @property
+    @cached_property
     def span(self) -> tuple[float, float]:
         """The widest period of a step with begin and end, allowing for clock errors."""
         begin = math.floor((self.begin or 0.0) + min(0, self.ahead))
