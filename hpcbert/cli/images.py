@@ -103,7 +103,9 @@ def _find_image(name: str, cached_images: Sequence[cache.Cached]) -> cache.Cache
     ]
     if len(matches) == 1:
         return matches[0]
-    message = f"{name!r} is the name of {len(matches)} images."
+    message = f"Image {name!r} does not exist."
+    if matches:
+        message = f"{name!r} is the name of {len(matches)} images."
     raise UsageError(message, hint="`hpcbert images list` shows the names.")
 
 

@@ -279,6 +279,7 @@ def _adaptive_data(row: Row, adaptive: Adaptive) -> dict[str, Any]:
 
 # Versions of the document that `--json` prints; hpcbert.cli.output writes it.
 _ENVELOPE_VERSION = 1
+MAX_TABLES = 1000
 _HINT = "Name a file that hpcbert collect --json or --format json has written."
 
 
@@ -317,6 +318,10 @@ def parse_results(text: str, *, file: str) -> ResultSet:
     except ConfigError as error:
         message = f"The results are damaged: {error.message}"
         raise UsageError(message, where=file, hint=error.hint) from error
+    count = len(results.tables)
+    if count > MAX_TABLES:
+        message = f"The file has {count:,} tables; hpcbert reads at most {MAX_TABLES:,}."
+        raise UsageError(message, where=file)
     points = Counter(
         (table.group, row.shape)
         for table in results.tables
