@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import shlex
 import sys
@@ -97,12 +96,9 @@ class Display:
         silent_polls = 0
 
         def print_changes(changes: Sequence[Change]) -> None:
-            lines = []
-            for change in changes:
-                line = replace_controls(format_change(change))
-                if self.as_json:
-                    line = dump_json(_change_event(change, self.unit))
-                lines.append(line)
+            lines = [replace_controls(format_change(change)) for change in changes]
+            if self.as_json:
+                lines = [dump_json(_change_event(change, self.unit)) for change in changes]
             click.echo("\n".join(lines), err=self.err)
             states.update({change.repeat.key: change.state for change in changes})
             for text in report_finished_points(changes, states) if self.err else ():
@@ -114,7 +110,7 @@ class Display:
             if silent_polls == _SILENT_POLLS:
                 print_text(f"Slurm does not answer: {replace_controls(view.trouble)}", err=True)
 
-        return Sinks(changes=print_changes, view=report_outage, refresh=math.inf)
+        return Sinks(changes=print_changes, view=report_outage)
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Print what was retried."""
