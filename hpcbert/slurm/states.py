@@ -80,7 +80,7 @@ class State:
     """One word that Slurm says about a job.
 
     Attributes:
-        code: Its short form, as `squeue -o %t` prints it, for people; empty where it has none.
+        code: Its short form, as `squeue -o %t` prints it; empty where it has none.
         returns: Whether Slurm may yet start the job again although this word is an end.
     """
 
@@ -94,7 +94,7 @@ class State:
 
 _TABLE = tomli.loads(Path(__file__).with_name("states.toml").read_text(encoding="utf-8"))
 STATES = tuple(State(**{**row, "kind": Kind(row["kind"])}) for row in _TABLE["states"])
-_BY_WORD = {state.word: state for state in STATES}
+_BY_WORD = {name: state for state in STATES for name in (state.word, state.code) if name}
 _PLACE = {state.word: place for place, state in enumerate(STATES)}
 
 
@@ -102,8 +102,9 @@ _PLACE = {state.word: place for place, state in enumerate(STATES)}
 def parse_state(text: str) -> State:
     """Return the state that Slurm's text stands for.
 
-    `CANCELLED by 1000` is CANCELLED, and of several words, `PENDING,REQUEUED`, the one that Slurm
-    would print alone counts. A word that is not in the table is of kind `unknown`: never a success.
+    `CANCELLED by 1000` is CANCELLED, the truncated `OUT_OF_ME+` is OUT_OF_MEMORY, `TO` is TIMEOUT,
+    and of several words, `PENDING,REQUEUED`, the one that Slurm would print alone counts. A word
+    that is not in the table, or could be cut from several, is of kind `unknown`: never a success.
     """
     words = (text.split() or [""])[0].upper().split(",")
     states = [_find_state(word) for word in words]
@@ -111,8 +112,18 @@ def parse_state(text: str) -> State:
 
 
 def _find_state(word: str) -> State:
-    sentence = f"Slurm reports {word or 'nothing'}, which is not a known state"
-    return _BY_WORD.get(word) or replace(_BY_WORD[UNKNOWN], sentence=sentence)
+    if word in _BY_WORD:
+        return _BY_WORD[word]
+    prefix = word.removesuffix("+")
+    states = [
+        state for state in STATES if prefix != word and prefix and state.word.startswith(prefix)
+    ]
+    if len(states) == 1:
+        return states[0]
+    unknown = _BY_WORD[UNKNOWN]
+    return replace(
+        unknown, sentence=f"Slurm reports {word or 'nothing'}, which is not a known state"
+    )
 
 
 @dataclass(frozen=True)
