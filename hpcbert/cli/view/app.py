@@ -250,8 +250,10 @@ class Monitor(App[None]):
         elif (seconds := scene.total_time_left) is not None:
             words.append(f"about {format_duration(seconds)} left")
             if any(state.kind is Kind.RUNNING for state in states):
-                end = time.localtime(scene.view.time + seconds)
-                words[-1] += time.strftime(", ends %m-%d %H:%M", end)
+                now, end = scene.view.time, time.localtime(scene.view.time + seconds)
+                is_today = end[:3] == time.localtime(now)[:3]
+                clock = time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", end)
+                words[-1] += f", ends {clock}"
         if self._words:
             words.append(f"filter: {' '.join(self._words)}")
         words.append(f"{self._rows.cursor_line + 1}/{self._rows.last_line + 1}")
