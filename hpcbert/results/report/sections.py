@@ -248,7 +248,7 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
     """Yield every run, including invalid ones."""
     columns = words.columns(
         *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
-        *("counts", "state", "nodes-names", "flag", "log"),
+        *("counts", "state", "nodes-names", "flags", "log"),
     )
     for number, table in enumerate(inputs.tables, 1):
         # A published median is not a run.
