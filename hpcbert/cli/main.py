@@ -209,6 +209,9 @@ _METAVARS = {
     **dict.fromkeys(("runs", "site_file", "templates", "data", "source", "python"), "PATH"),
     **dict.fromkeys(("wait", "interval"), "SECONDS"),
     **dict.fromkeys(("job_submit", "slurm_conf"), "FILE"),
+    **dict.fromkeys(("fw", "frameworks"), "FRAMEWORK"),
+    "lacks": "PLUGIN",
+    "repository": "URL",
 }
 # The types whose values are numbers: click shows their names, as `INTEGER RANGE`.
 _NUMBERS = (type(click.INT), type(click.FLOAT))

@@ -58,7 +58,7 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
 @text_option("--repository", "Repository of the program.")
 @shared_option("python", "Interpreter to make environments with.")
 @shared_option("settings", "Option of the recipe that the data is for.")
-@flag_option("--on-node", "Prepare in a job on a compute node, with these options of Slurm:")
+@flag_option("--on-node", "Prepare in a job on a compute node.")
 @shared_options("partition", "account", "qos")
 @shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
 @flag_option("--dry-run", "Show what would be done, make nothing.")
@@ -76,7 +76,8 @@ def prepare(
     """Fetch images and programs of frameworks, make environments and data.
 
     What exists already stays as it is; what was interrupted continues. Later campaigns use what was
-    prepared, and record it with digests. An image, data or a repository are for a single framework.
+    prepared, and record it with digests. --image, --data and --repository are for a single
+    framework; --partition, --account and --qos are for the job of --on-node.
 
     \b
     Examples:
