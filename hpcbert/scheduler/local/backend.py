@@ -98,14 +98,20 @@ class Plan:
     allocation: str = ""
 
 
-def read_plan(directory: Path) -> Plan:
+def read_plan(directory: Path, *, whole: bool = False) -> Plan:
     """Read slurm/local.json.
+
+    Args:
+        whole: With its elements, which the queue alone needs: another version's differ.
 
     Raises:
         OSError, ValueError, ConfigError: It is missing or damaged.
     """
     path = directory / PLAN_FILE
-    return decode(Plan, json.loads(path.read_text(encoding="utf-8")), file=str(path))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(document, dict) and not whole:
+        document["elements"] = []
+    return decode(Plan, document, file=str(path))
 
 
 def _list_elements(campaign: Campaign, launch: Launch) -> Iterator[Element]:

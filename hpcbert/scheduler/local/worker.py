@@ -122,7 +122,7 @@ def run_queue(directory: Path) -> None:
     """Run the elements of a campaign, one after another."""
     stop = Stop()
     adopt_orphans()
-    plan = read_plan(directory)
+    plan = read_plan(directory, whole=True)
     job_id = queue_job_id(os.getpid(), plan.allocation)
     if (directory / CANCELLED_FILE).exists():
         stop.why = "CANCELLED"

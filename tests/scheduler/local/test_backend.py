@@ -125,6 +125,8 @@ def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally):
     queue = run_locally(wait)
     status = queue.watched.status_path("1n1g", 1)
     until(lambda: status.exists() and '"event":"end"' in status.read_text(), queue.output)
+    plan = queue.directory / local.PLAN_FILE
+    plan.write_text(plan.read_text().replace('"array"', '"of_another_version"'))
     assert queue.words() == ["RUNNING"]
     (queue.directory / "go").touch()
     queue.wait("COMPLETED")
