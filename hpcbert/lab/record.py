@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
 from hpcbert.system import files, lock
-from hpcbert.system.decode import decode
+from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.processes import Process
 
 # Not /run: there a tmpfs is usually mounted nodev and noexec, so that neither the fake GPUs nor
@@ -47,7 +47,7 @@ WITHOUT = "none"
 
 
 @dataclass(frozen=True)
-class LabPlan:
+class LabPlan(IgnoreUnknown):
     """A planned cluster: its nodes, their equipment, and their place.
 
     Attributes:
