@@ -233,8 +233,10 @@ def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterat
 
 def find_forced_sharing(job: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     """Yield a finding if a partition of a job that asks for whole nodes does not give them."""
+    if not job.exclusive:
+        return
     forced = {name: rule.forced_sharing for name, rule in cluster.rules.items()}
-    if job.exclusive and any(forced.values()):
+    if any(forced.values()):
         for name in select_partitions(job, cluster.partitions):
             if sharing := forced.get(name):
                 yield make_finding("shared-nodes", partition=name, sharing=sharing)

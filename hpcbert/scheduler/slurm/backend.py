@@ -201,12 +201,13 @@ class Slurm(Scheduler):
                 )
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
-        """Ask for the longest array, who shares nodes, and the kinds of MPI."""
+        """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""
         cluster_here = Cluster(self.context)
+        wanted_mpi = (recipe.mpi, site.slurm.mpi, *(entry.mpi for entry in recipe.on.values()))
+        mpi = cluster_here.mpi if any(wanted_mpi) else ()
         job = admission.derive_site_request(site, 1)
         shares_nodes = not job.clusters and any(admission.find_forced_sharing(job, cluster_here))
-        fitted_options = super().fit(options, site, recipe)
-        return replace(fitted_options, mpi=cluster_here.mpi, shares_nodes=shares_nodes)
+        return replace(super().fit(options, site, recipe), mpi=mpi, shares_nodes=shares_nodes)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""

@@ -58,8 +58,10 @@ def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(tmp_path,
 def test_a_campaign_records_that_its_partition_shares_nodes(sharing, slurm, tmp_path, *, shares):
     rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
     site = drafts.site(tmp_path, f"[slurm]\n{slurm}\n")
-    backend = create_scheduler("slurm", SchedulerContext(Answers(partitions=rules)))
+    answers = Answers(partitions=rules)
+    backend = create_scheduler("slurm", SchedulerContext(answers))
     assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares
+    assert (len(answers.environments) > 1) is (not slurm), "only what matters is asked: no MPI"
 
 
 def test_a_demanded_account_is_named_and_what_is_not_enforced_or_not_told_is_passed_over(answers):
