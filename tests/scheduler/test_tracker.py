@@ -196,7 +196,8 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path):
         "import logging, os; before = dict(os.environ); import hpcbert.scheduler.slurm.poller\n"
         "assert dict(os.environ) == before and not logging.getLogger('submitit').handlers\n"
     )
-    outcome = run([sys.executable, "-W", "error", "-c", code], env=dict(os.environ), cwd=tmp_path)
+    env = {**os.environ, "SUBMITIT_LOG_LEVEL": "DEBUG"}
+    outcome = run([sys.executable, "-W", "error", "-c", code], env=env, cwd=tmp_path)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
     assert logging.getLogger("submitit").handlers == []
 

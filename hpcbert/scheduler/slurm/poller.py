@@ -29,10 +29,14 @@ from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.state_sources import Answer, Reports, defer_end, needs_squeue, resolve_state
 from hpcbert.slurm.states import UNANSWERED, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse_state
 
-os.environ["SUBMITIT_LOG_LEVEL"] = "NOCONFIG"
-from submitit.slurm.slurm import SlurmInfoWatcher
-
-del os.environ["SUBMITIT_LOG_LEVEL"]
+_LEVEL = "SUBMITIT_LOG_LEVEL"
+_user_level = os.environ.get(_LEVEL)
+try:
+    os.environ[_LEVEL] = "NOCONFIG"
+    from submitit.slurm.slurm import SlurmInfoWatcher
+finally:
+    del os.environ[_LEVEL]
+    os.environ |= {} if _user_level is None else {_LEVEL: _user_level}
 
 
 class Watcher(SlurmInfoWatcher):
