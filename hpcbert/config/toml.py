@@ -75,13 +75,15 @@ def _format_key(name: str) -> str:
     return name if _BARE.fullmatch(name) else _format_text(name)
 
 
-def _format_text(text: str | bool) -> str:
+def _format_text(text: str) -> str:
     # JSON's escapes are TOML's, except for DEL, which TOML also requires escaped (v1.0.0, String).
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _format_value(value: Any) -> str:
-    if isinstance(value, bool | str):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
         return _format_text(value)
     if isinstance(value, Mapping):
         pairs = [

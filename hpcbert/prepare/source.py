@@ -22,7 +22,7 @@ from hpcbert.system.files import translate_errors
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 _COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
-_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
 
 
 class _Member(NamedTuple):
@@ -64,7 +64,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
         comment, entries = _read_zip(archive) if is_zip else _read_tar(archive)
         # A repository's own folder could make git run programs that it names.
         members = [entry for entry in entries if ".git" not in entry.name.parts]
-    except _DAMAGES as error:
+    except _DAMAGE as error:
         message = f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}"
         hint = "The file is damaged, or not an archive: fetch it again."
         raise IncompleteError(message, hint=hint) from error

@@ -222,7 +222,7 @@ def _is_in_partition(label: str, partition: str) -> bool:
 
 
 def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
-    """Return a partition's nodes (empty: the default one's), True for those that can run jobs.
+    """Return a partition's nodes by name, True for those that run jobs or could.
 
     Args:
         text: The output of `STATES_QUERY`.

@@ -313,13 +313,12 @@ class Submission:
 
 def _find_previous_array(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
     """Return the last array of the campaign that must be over first; nothing if it is gone."""
-    arrays: dict[Point | None, Array] = {}
+    submitted_arrays: list[Array] = []
     with contextlib.suppress(UsageError):
         if campaign.after:
             previous_campaign = store.read_manifest(directory.parent / campaign.after)
-            for array in previous_campaign.in_order:
-                arrays |= {None: array} if array.job_id else {}
-    return arrays
+            submitted_arrays = [array for array in previous_campaign.in_order if array.job_id]
+    return {None: submitted_arrays[-1]} if submitted_arrays else {}
 
 
 def _split_array(array: Array) -> list[Array]:
