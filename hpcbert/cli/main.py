@@ -249,9 +249,10 @@ def _check_value(
         value, source = consume(ctx, opts)
         if origin := name_origin(param, source):
             try:
-                param.type_cast_value(ctx, value)
+                param.process_value(ctx, value)
             except click.BadParameter as error:
-                raise click.BadParameter(f"{error.message} ({origin})", ctx, param) from None
+                text = error.message or "it is empty."
+                raise click.BadParameter(f"{text} ({origin})", ctx, param) from None
         values = value if isinstance(value, list | tuple) else (value,)
         blank = any(isinstance(word, str) and not word.strip() for word in values)
         exempt = (ctx.info_name, param.name) in EMPTY_MEANS or ctx.resilient_parsing
