@@ -82,7 +82,7 @@ class Suspicion:
                 text = f"repeat {run.repeat} was {run.state} on it"
                 text += ", and all successful repeats ran elsewhere"
                 failed |= {node: text for node in run.nodes if node not in self._healthy}
-        return self._lost | failed | self._lost
+        return self._lost | failed | self._lost  # A lost node keeps its reason, and its place.
 
     def _suspect_lost_nodes(self, point: str, run: Run) -> dict[str, str]:
         text = f"repeat {run.repeat} of {point} was {run.state} on it"

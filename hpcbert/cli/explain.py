@@ -85,7 +85,7 @@ def read_bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
         for row in table.rows:
             for run in row.runs:
                 for reason in run.reasons:
-                    if match := _SPEED.search(reason.detail):
+                    if reason.code == "rule" and (match := _SPEED.search(reason.detail)):
                         speeds_by_shape.setdefault(row.shape, []).append(float(match[1]))
     return {shape: median(speeds) for shape, speeds in speeds_by_shape.items()}
 

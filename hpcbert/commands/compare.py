@@ -34,7 +34,6 @@ from hpcbert.results.compare import (
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.metrics import convert_tables, explain_missing
 from hpcbert.results.nodes import NodeComparison, compare_nodes, gather_rates
-from hpcbert.results.wording import format_percent
 
 
 class CompareResult(NamedTuple):
@@ -162,7 +161,7 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
     """Return the points that fail a gate: too slow, or missing."""
     errors: list[RegressionError] = []
     for comparison in comparisons:
-        base, new, limit = comparison.base, comparison.new, format_percent(least)
+        base, new, limit = comparison.base, comparison.new, f"{least * 100:g} %"
         failures = [
             (pair.new.name, f"{new} has {pair.ratio.value:.2%} of {base}, below {limit}")
             for pair in comparison.pairs

@@ -123,7 +123,9 @@ def _check_runs(site: Site) -> Finding:
     existing = next(path for path in (runs, *runs.parents) if os.access(path, os.F_OK))
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return Finding("runs directory", "ok", str(runs))
-    return _refuse_runs(site, "runs directory", f"{existing} is not writable")
+    detail = f"{existing} is not writable"
+    detail += f", so {runs} can't be created" if existing != runs else ""
+    return _refuse_runs(site, "runs directory", detail)
 
 
 def _refuse_runs(site: Site, name: str, detail: str) -> Finding:

@@ -15,7 +15,6 @@ from hpcbert.logs.fields import (
     LogFacts,
     check_loss,
     is_copy,
-    loose_float,
     read_fields,
     record_lines,
     record_matches,
@@ -620,7 +619,6 @@ class Progress(NamedTuple):
 
     iteration: int | None = None
     throughput: float | None = None
-    loss: float | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -641,14 +639,11 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     head_scan = _Scan(grammar, rule, Setting())
     head_scan.take([head])
     setting = head_scan.conclude().setting
-    losses: list[float] = []
     track = Track(rule)
     iteration: float | None = None
     for record in grammar.records:
         for match in record_matches(tail, record):
             fields = read_fields(match, ())
-            if "loss" in fields:
-                losses.append(loose_float(fields["loss"]))
             if "iteration" in fields:
                 iteration = None
                 with suppress(CannotReduceError, UnknownError):
@@ -659,7 +654,6 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     return Progress(
         iteration=None if iteration is None else int(iteration),
         throughput=measure_last(track, setting),
-        loss=losses[-1] if losses else None,
         notes=find_input_notes(head, tail),
     )
 

@@ -19,7 +19,7 @@ from hpcbert.results.interval import (
     median_ratio,
     min_repeats,
 )
-from hpcbert.results.wording import format_percent, sanitize
+from hpcbert.results.wording import sanitize
 from hpcbert.system import grouping
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
@@ -375,7 +375,7 @@ def describe_verdict(pair: PointPair, within: float) -> str:
     """Return a point's verdict in words, marked if the sides are not comparable."""
     text: str = pair.verdict
     if pair.verdict == "equal":
-        text = f"equal within {format_percent(within)}"
+        text = f"equal within {within * 100:g} %"
     elif pair.verdict == "unknown" and (pair.base.is_single_number or pair.new.is_single_number):
         text = "can't be told: one number was published, without its runs"
     elif pair.verdict == "unknown":

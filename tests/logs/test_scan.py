@@ -163,14 +163,14 @@ def test_a_log_without_end_takes_no_more_memory_and_time_than_its_number(
 def test_progress_reads_the_end_of_a_log_that_grows(tmp_path):
     path = tmp_path / "run.log"
     path.write_text("noise\n" * 100_000 + steps(57) + step(58)[:-9])
-    assert scan.read_progress(path, parse(STEPS)) == scan.Progress(57, 64.5, 9.5)
+    assert scan.read_progress(path, parse(STEPS)) == scan.Progress(57, 64.5)
     path.write_text("starting\n")
     assert scan.read_progress(path, parse(STEPS)) == scan.Progress()
     # By the clock, with the batch of the header.
     clock = STEPS.replace('[[log.rules]]\nname = "rate"\ncross_check = false\nkind = "rate"\n', "")
     clock = clock.replace("^batch: (?P<batch_size_per_device>", "^batch: (?P<global_batch_size>")
     path.write_text("batch: 64\n" + "noise\n" * 50_000 + steps(57))
-    assert scan.read_progress(path, parse(clock)) == scan.Progress(57, 64.0, 9.5)
+    assert scan.read_progress(path, parse(clock)) == scan.Progress(57, 64.0)
 
 
 def test_an_entry_point_that_can_not_be_imported_is_named(tmp_path, monkeypatch):
