@@ -23,8 +23,8 @@ def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node():
     text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
     conf = settings(text)
     assert conf["SlurmctldHost"] == "head(198.19.7.254)"
-    assert conf["AuthInfo"] == "socket=/srv/lab/munge/munge.socket"
-    assert conf["AccountingStoragePass"] == "/srv/lab/munge/munge.socket"
+    socket = "/srv/lab/munge/munge.socket"
+    assert (conf["AuthInfo"], conf["AccountingStoragePass"]) == (f"socket={socket}", socket)
     paths = ("StateSaveLocation", "SlurmdSpoolDir", "SlurmctldPidFile", "SlurmdPidFile")
     assert all(conf[key].startswith("/srv/lab/") for key in paths)
     ports = {conf["SlurmctldPort"], conf["SlurmdPort"], conf["AccountingStoragePort"]}
@@ -33,9 +33,8 @@ def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node():
     assert "NodeAddr=198.19.7.1 " in first
     assert "NodeAddr=198.19.7.2 CPUs=16 " in second
     assert "Gres=gpu:4" in second
-    rows = files.hosts_file(plan, NETWORK, host="head").splitlines()
-    names = ("127.0.0.1 localhost", "::1 localhost", "198.19.7.254 head", "198.19.7.1 n1")
-    assert rows == [*names, "198.19.7.2 n2"]
+    rows = "127.0.0.1 localhost\n::1 localhost\n198.19.7.254 head\n198.19.7.1 n1\n198.19.7.2 n2\n"
+    assert files.hosts_file(plan, NETWORK, host="head") == rows
 
 
 def test_the_devices_of_nodes_are_those_of_the_plan():

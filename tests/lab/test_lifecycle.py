@@ -221,8 +221,7 @@ def test_down_where_no_lab_lives_touches_no_process(slurm_packages, tmp_path):
     assert down(directory).remains == ()
     assert not directory.exists()
     directory.mkdir()
-    plan, ourselves = LabPlan(directory=directory), identify(os.getpid())
-    daemons = {"n1": ourselves}
+    plan, daemons = LabPlan(directory=directory), {"n1": identify(os.getpid())}
     Journal(Lab(plan, "ab12cd34ef", "another boot", directory, (directory,), daemons=daemons))
     assert not lifecycle.status(directory, run=run).daemons[-4].alive
     assert down(directory) == lifecycle.Removal()

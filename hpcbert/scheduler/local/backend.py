@@ -346,7 +346,11 @@ class Local(PlainScheduler):
             plan = read_plan(directory)
         except (OSError, ValueError, ConfigError):
             return _QueueState(alive=False, detail="the local queue was never started")
-        queue = _QueueState(alive=False, detail="it was cancelled", limit=plan.minutes * 60)
+        detail = (
+            "the local queue process has died; use hpcbert retry for the missing repeats "
+            f"({OUTPUT_FILE} may say why)"
+        )
+        queue = _QueueState(alive=False, detail=detail, limit=plan.minutes * 60)
         if plan.machine != machine_and_boot():
             if plan.allocation and has_ended(plan.allocation, self.context):
                 return replace(queue, detail=f"its allocation, job {plan.allocation}, has ended")
@@ -358,12 +362,8 @@ class Local(PlainScheduler):
             detail = "earlier repeats come first, or those of another campaign"
             return replace(queue, alive=True, detail=detail)
         if (directory / CANCELLED_FILE).exists():
-            return replace(queue, cancelled=True)
-        detail = (
-            "the local queue process has died; use hpcbert retry for the missing repeats "
-            f"({OUTPUT_FILE} may say why)"
-        )
-        return replace(queue, detail=detail)
+            return replace(queue, cancelled=True, detail="it was cancelled")
+        return queue
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Leave a process alone that a manifest names but that is not this campaign's queue."""

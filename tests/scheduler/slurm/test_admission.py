@@ -58,8 +58,7 @@ def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(tmp_path,
 def test_a_campaign_records_that_its_partition_shares_nodes(sharing, slurm, tmp_path, *, shares):
     rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
     site = drafts.site(tmp_path, f"[slurm]\n{slurm}\n")
-    answers = Answers(partitions=rules)
-    backend = create_scheduler("slurm", SchedulerContext(answers))
+    backend = create_scheduler("slurm", SchedulerContext(answers := Answers(partitions=rules)))
     assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares
     assert (len(answers.environments) > 1) is (not slurm), "only what matters is asked: no MPI"
 
