@@ -76,7 +76,8 @@ def _write_row(param: click.Option, context: click.Context) -> str:
     """Return an option's names with what stands for its value, its default, and its meaning."""
     cell = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
     if param.metavar:
-        cell += f" {param.metavar.replace('|', ' or ')}"
+        words = param.metavar.split("|")
+        cell += " " + " or ".join(f"`{word}`" if word.islower() else word for word in words)
     elif isinstance(param.type, click.Choice):
         cell += " " + ", ".join(f"`{choice}`" for choice in param.type.choices)
     elif not (param.is_flag or param.count):
