@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcbert.config.schedulers import find_traits, load_class
+from hpcbert.system.grouping import group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,8 +29,6 @@ def group_by_scheduler(
     campaigns: Iterable[TrackedCampaign], context: SchedulerContext
 ) -> Iterator[tuple[Scheduler, list[TrackedCampaign]]]:
     """Yield the schedulers of campaigns, each with its campaigns."""
-    by_name: dict[str, list[TrackedCampaign]] = {}
-    for campaign in campaigns:
-        by_name.setdefault(campaign.campaign.scheduler, []).append(campaign)
+    by_name = group((campaign.campaign.scheduler, campaign) for campaign in campaigns)
     for name, tracked_campaigns in by_name.items():
         yield create_scheduler(name, context), tracked_campaigns

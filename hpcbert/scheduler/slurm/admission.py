@@ -96,7 +96,7 @@ def select_partitions(job: JobRequest, partitions: Mapping[str, Partition]) -> t
 
 
 def _find_slices(job: JobRequest, partitions: Sequence[Partition]) -> Iterator[Finding]:
-    """Yield a finding if several ranks of a job would get slices of GPUs alone."""
+    """Yield a finding if several ranks of a job would get only slices of GPUs."""
     ranks = job.nodes * job.tasks_per_node
     matches = [
         match

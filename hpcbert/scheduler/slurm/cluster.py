@@ -17,6 +17,7 @@ from hpcbert.slurm import commands, inventory
 from hpcbert.slurm.inventory import Controller, Partition, PartitionRules, Rights
 from hpcbert.slurm.state_sources import Answer
 from hpcbert.system import files
+from hpcbert.system.grouping import group
 from hpcbert.system.runner import Outcome
 
 # Why a question has no answer: the command is not installed, its configuration has no cluster,
@@ -45,10 +46,7 @@ def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float 
 
 def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
     """Return repeats by the cluster that has them; empty: the one of Slurm's configuration."""
-    groups: dict[str, list[Repeat]] = {}
-    for repeat in repeats:
-        groups.setdefault(repeat.array.cluster, []).append(repeat)
-    return groups
+    return group((repeat.array.cluster, repeat) for repeat in repeats)
 
 
 def ask_squeue(context: SchedulerContext, repeats: Iterable[Repeat]) -> tuple[Outcome, Answer]:
