@@ -22,18 +22,14 @@ def test_a_narrow_terminal_folds_tables_and_files_do_not(finished, run_commands,
     assert re.search(head, piped.stdout)
     read_terminal(hpcbert, finished, "--output", tmp_path / "table.txt", columns=60)
     assert re.search(head, (tmp_path / "table.txt").read_text())
-    for options, width in (
-        ({"columns": 40}, 40),
-        ({"columns": 80}, 80),
-        ({"columns": 200, "COLUMNS": "60"}, 60),
-    ):
-        lines = read_terminal(hpcbert, finished, **options)
+    for columns, variables in ((40, {}), (80, {}), (200, {"COLUMNS": "60"})):
+        lines = read_terminal(hpcbert, finished, columns=columns, **variables)
         start, end = (
             next(number for number, line in enumerate(lines) if line.startswith(word))
             for word in ("pytorch ", "hpcbert ")
         )
         table = lines[start:end]
-        assert max(map(len, table)) <= width, options
+        assert max(map(len, table)) <= int(variables.get("COLUMNS", columns)), columns
         content = re.sub(" +", " ", " ".join(table))
         for text in ("5/5", "10.00", "14.00", "100.0%", "rule "):
             assert text in content

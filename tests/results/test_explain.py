@@ -75,9 +75,8 @@ def test_the_node_without_which_the_median_rises():
         runs = [make_run(n, speed, nodes=tuple(nodes)) for n, (speed, nodes) in enumerate(rows, 1)]
         return explain_points(make_point(shape, runs=tuple(runs)))["slow-node"]
 
-    (slow,) = explain_runs(
-        (90.0, "ag"), (100.0, "ab"), (101.0, "cd"), (91.0, "bg"), (89.0, "cg"), (None, "ae")
-    )
+    uneven = ((90.0, "ag"), (100.0, "ab"), (101.0, "cd"), (91.0, "bg"), (89.0, "cg"), (None, "ae"))
+    (slow,) = explain_runs(*uneven)
     assert "Without the runs on g the median of 2n8g would be 100.50" in slow.text
     assert slow.numbers["gain"] == pytest.approx(100.5 / 91 - 1)
     assert slow.numbers["runs_without"] == 2

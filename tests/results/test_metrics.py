@@ -253,9 +253,8 @@ def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tm
     text = render_nvidia_smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
     for gpus, watts in ((2, 610.0), (1, 310.0)):
         raw, window = measure_node(text, gpus)
-        assert [row[0] for row in json.loads(raw)["samples"]] == pytest.approx(
-            [*range(60)], abs=0.01
-        )
+        seconds = [row[0] for row in json.loads(raw)["samples"]]
+        assert seconds == pytest.approx([*range(60)], abs=0.01)
         assert (window.watts, window.gpus) == (pytest.approx(watts), gpus)
         assert 1020 <= window.memory_mib <= 1050
     # There is none where nobody looked long enough, or what was printed is nothing.
