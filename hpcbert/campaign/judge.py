@@ -305,7 +305,7 @@ class _Judge:
         for repeat in repeats:
             names = (repeat.run.log, repeat.history.status)
             changed = [name for name in names if stamps.get(name) != present.get(name)]
-            detail = f"{' and '.join(changed)}: written to while it was read"
+            detail = f"{' and '.join(changed)}: written to while being read"
             reason = Reason("changed", detail) if changed else None
             judged.append(replace(repeat, run=refuse_run(repeat.run, reason)))
         return judged

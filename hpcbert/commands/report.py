@@ -311,7 +311,8 @@ def _find_foreign_content(directory: Path) -> str:
     lines = read(directory / SUMS).decode("utf-8", "replace").splitlines()
     for name in _list_files(directory):
         path = directory / name
-        is_ours = not path.is_symlink() and f"{hash_file(path)[1]}  {name}" in lines
+        is_file = path.is_file() and not path.is_symlink()
+        is_ours = is_file and f"{hash_file(path)[1]}  {name}" in lines
         if name != SUMS and not is_ours:
             return f"{name!r} was changed since the report there was written, and would be lost."
     return ""

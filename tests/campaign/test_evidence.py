@@ -36,7 +36,7 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
     first, second = first_row(document)["runs"]
     assert (document["exit_code"], second["valid"], first["throughput"]) == (4, True, None)
     assert [reason["code"] for reason in first["reasons"]] == ["changed"]
-    assert "written to while it was read" in first["reasons"][0]["detail"]
+    assert "written to while being read" in first["reasons"][0]["detail"]
     assert any("is still being written" in warning for warning in document["warnings"])
     assert read_evidence() is None
     # Nor is what grows after it was read recorded as what was read.
