@@ -17,7 +17,6 @@ SUSPENDED = {"event": "suspended", "seconds": 31.25}
 
 
 def collect_run(built, states):
-    """Return the only run."""
     (run,) = collect_campaigns(built.directory, states=states).tables[0].rows[0].runs
     return run
 

@@ -31,7 +31,6 @@ def collect_row(built, *words):
 
 
 def list_codes(row):
-    """Return the codes of the reasons against each invalid repeat."""
     invalid = [run for run in row.runs if not run.valid]
     return {run.repeat: [reason.code for reason in run.reasons] for run in invalid}
 

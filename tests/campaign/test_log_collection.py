@@ -27,7 +27,6 @@ def list_left_out(document):
 
 
 def list_rows(document):
-    """Return each row's variant, shape and valid repeats."""
     tables = document["data"]["tables"]
     pairs = ((table["variant"], row) for table in tables for row in table["rows"])
     return sorted((variant, row["shape"], row["repeats"]["ok"]) for variant, row in pairs)

@@ -86,7 +86,6 @@ def slurm(empty_directory, without_slurm, tmp_path, monkeypatch):
 
 
 def submit_three(*words, status=0):
-    """Submit three campaigns of two points each."""
     points = "--model bert-tiny,bert-base,bert-large --gpus-per-node 2 --scaling --repeats 1"
     return run("submit", "--fw", "pytorch", *points.split(), "--force", *words, status=status)
 

@@ -63,7 +63,6 @@ class Bench:
         return retry.plan_retry(self.look(), RetryPolicy(**policy), run=self.slurm)
 
     def retry(self):
-        """Submit what is missing again, and return the new array."""
         retry.write_retry(self.plan())
         return drafts.submit(self.draft, self.slurm).arrays[-1]
 

@@ -106,7 +106,6 @@ class Trial:
         until(lambda: unqueued(self.as_user, "", f"--jobs={numbers}"), f"{numbers} are queued")
 
     def state(self, job):
-        """Return state and exit code as accounting has them."""
         words = ["sacct", "-X", "-P", "-n", "-j", job.number, "-o", "State,ExitCode"]
         ends = re.compile("COMPLETED|FAILED|CANCELLED")
         until(lambda: ends.match(self.as_user(words).stdout), lambda: self.as_user(words).stdout)
@@ -199,7 +198,6 @@ def choose_path(trial):
 
 
 def make_images(trial):
-    """Return the paths of an image and of a strict one."""
     folder, paths = trial.folder, []
     mark = {"etc/image-mark": "right", "mnt/away/f": "below", "etc/rc.local": ""}
     images = {"image": Image(IN_IMAGE, files=mark)}

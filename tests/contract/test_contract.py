@@ -64,7 +64,6 @@ def read(place, line, status=0):
 
 
 def find_campaign(place):
-    """Return the id of the first campaign."""
     return read(place, "list")["data"]["campaigns"][-1]["campaign"]
 
 

@@ -98,7 +98,6 @@ class Cluster:
         return Campaign(self, folder, Path(data["directory"]))
 
     def resume(self, folder):
-        """Take up the one campaign in a folder again."""
         (manifest,) = folder.glob("runs/*/manifest.json")
         words = ("--resume", manifest.parent.name, "--runs", folder / "runs", "--json")
         self.hpcbert("submit", *words, status=0)
@@ -155,7 +154,6 @@ class Campaign:
         until(lambda: has("RUNNING") or cluster.root(*update).ok, f"{job} can't be started")
 
     def look(self, repeat=1):
-        """Return what `monitor --once` says of a repeat."""
         events = self.cluster.hpcbert("monitor", self.directory, "--once", "--json").events
         return next(event for event in events if event["repeat"] == repeat)
 
@@ -167,7 +165,6 @@ class Campaign:
         return result.events
 
     def collect(self):
-        """Return collect's exit status and its runs by their repeats."""
         result = self.cluster.hpcbert("collect", self.directory, "--json")
         return result.returncode, runs(result.document) if result.data else {}
 

@@ -173,7 +173,6 @@ class Built(TrackedCampaign):
         (self.directory / store.LOCKED).write_text(lock.text)
 
     def change(self, **changes: Any) -> "Built":
-        """Write the manifest again."""
         changed = replace(self.campaign, **changes)
         store.write_manifest(self.directory, changed)
         return Built(self.directory, changed)
@@ -256,7 +255,6 @@ def collect_campaigns(*paths: Path, states: States = lambda _: {}, **request: An
 
 
 def find_exit_code(collection: CollectResult) -> int:
-    """Return the exit code with which a collection ends."""
     return Result(errors=list_shortcomings(collection)).exit_code
 
 

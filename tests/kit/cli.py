@@ -79,12 +79,10 @@ class CliResult(Outcome):
 
     @property
     def error(self) -> dict[str, str]:
-        """The first error of the document."""
         return dict(self.document["errors"][0])
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The objects above the document."""
         return [json.loads(line) for line in self.stdout.splitlines()[:-1]]
 
     @property
@@ -254,7 +252,6 @@ def first_row(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs(document: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the runs of the first row by their repeats."""
     return {run["repeat"]: run for run in first_row(document)["runs"]}
 
 

@@ -50,7 +50,6 @@ class Image:
         return path
 
     def lay_out(self, tree: Path) -> Path:
-        """Make a folder that holds its files."""
         for folder in (*_FOLDERS, self.workdir.lstrip("/")):
             (tree / folder).mkdir(parents=True, exist_ok=True)
         for name in ("bin", "sbin", "lib", "lib64"):

@@ -72,7 +72,6 @@ def drafted(
 def curve(
     where: Path, precisions: tuple[str, ...] = ("fp32", "bf16"), *, repeats: int = 5, **options: Any
 ) -> Draft:
-    """Draft a submission of 1 and 2 GPUs in each precision."""
     request = combined(Shape(1, 2), precisions, scaling=True, repeats=repeats)
     return drafted(where, request, options=options)
 

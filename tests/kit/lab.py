@@ -116,7 +116,6 @@ def mounted(path: Path, *options: str) -> Iterator[None]:
 
 @contextmanager
 def started(plan: LabPlan) -> Iterator[Lab]:
-    """Start a lab, and leave nothing of it."""
     try:
         yield up(plan, run=run, report=lambda _: None)
     finally:

@@ -240,5 +240,4 @@ def setting(name: str) -> Setting:
 def read(
     name: str, folder: Path, data: bytes, rule: str = "", settings: Setting | None = None
 ) -> Reading:
-    """Read bytes as a log of a recipe's sample run."""
     return logs.read(folder, grammar(name), data, rule, settings or setting(name))

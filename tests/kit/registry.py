@@ -157,8 +157,6 @@ def _digest(content: bytes) -> str:
 
 
 def _pack(layer: Layer) -> bytes:
-    """Return a layer as tar.gz."""
-
     def give_to_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = ""

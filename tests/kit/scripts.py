@@ -114,7 +114,6 @@ def tool(folder: Path, name: str, text: str) -> Path:
 
 
 def records(path: Path) -> list[list[str]]:
-    """Return the calls that a stand-in recorded."""
     calls = path.read_bytes().decode().split("\0\0")[:-1]
     return [call.split("\0") for call in calls]
 
@@ -166,7 +165,6 @@ def read_steps(page: str, *, end: str = "\0") -> list[tuple[str, str, str]]:
 
 
 def write_files(steps: list[tuple[str, str, str]], place: Path) -> None:
-    """Write the files of a page."""
     for name, _, block in steps:
         if name:
             write_file(place, name, block)

@@ -66,13 +66,11 @@ def squeue(job: object, state: str, **columns: Any) -> str:
 
 
 def scontrol(job: object, **columns: Any) -> str:
-    """Return the output of scontrol for a job."""
     usual = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
     return _SCONTROL.format(**{**_ALL, **usual, "job": job, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
-    """Return the output of sinfo for nodes."""
     return "".join(f"{node}|{partition}|{state}\n" for node in nodes)
 
 
@@ -334,7 +332,6 @@ class Programs:
 
     @property
     def path(self) -> str:
-        """PATH with these programs first."""
         return f"{self.folder}:{os.environ['PATH']}"
 
     @property

@@ -32,7 +32,6 @@ LAB = {"lab up", "lab down"}
 
 
 def list_commands():
-    """Return all commands by their whole names."""
     commands: dict[str, click.Command] = {}
     for name in COMMANDS:
         command = root.get_command(click.Context(root), name)
@@ -240,7 +239,6 @@ def built(build, monkeypatch):
 
 
 def change_schema(directory, **changed):
-    """Write another schema into a manifest, or none."""
     manifest = json.loads((directory / MANIFEST).read_text())
     del manifest["schema"]
     (directory / MANIFEST).write_text(json.dumps({**changed, **manifest}))

@@ -177,7 +177,6 @@ def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
 
 def test_a_damaged_record_is_refused(tmp_path):
     def write_record(path, form):
-        """Write a file with one sample."""
         formats.FORMATS[form].write([path], [make_synthetic(np.arange(1), STREAM)])
         return path.read_bytes()
 

@@ -59,7 +59,6 @@ def prepare(recipe, site, *only, **options):
 
 
 def make_repository(folder):
-    """Make the repository of a program, with a script and a link."""
     write_file(folder, "bert/train.py", 'print("wrong")\n')
     write_file(folder, "run.sh", "true\n").chmod(0o755)
     (folder / "link.py").symlink_to("bert/train.py")
@@ -70,7 +69,6 @@ def make_repository(folder):
 
 
 def make_sources(folder):
-    """Make the repository of a program, and its data."""
     make_repository(folder / "upstream")
     write_file(folder, "data/vocab.txt", "[PAD]\n")
     (folder / "data" / "train").mkdir()

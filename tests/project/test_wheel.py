@@ -27,7 +27,6 @@ PROJECT = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 
 def run_program(*words: object, cwd: Path, code: int = 0, **variables: str) -> str:
-    """Run a program and return what it prints."""
     names = ("PIP_", "SSL_", "LANG")
     env = {name: text for name, text in os.environ.items() if name.startswith(names)}
     # Of what is installed here only a little is ever run. pip wants "no" for --no-compile.

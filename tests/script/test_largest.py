@@ -37,7 +37,6 @@ class Search:
         self.path = self.draft.directory / self.point.search
 
     def run(self, status=0, **variables):
-        """Run a repeat; return what it says."""
         variables["TRIED"] = str(self.folder / "tried")
         return run_script(self.draft, self.folder, status=status, **variables).stderr
 

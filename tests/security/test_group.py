@@ -55,7 +55,6 @@ def make_project(folder, gid, is_over, alice, bob):
 
 
 def submit(project, who):
-    """Submit one repeat and wait for its end."""
     directory = Path(who(*project.words, "--force", status=0).data["directory"])
     until(partial(project.is_over, directory), "it is still running", pause=0.3)
     return directory

@@ -46,7 +46,6 @@ def open_up(path):
 
 
 def refuse(words, *places):
-    """Return what a command says that refuses."""
     result = cli.run(*words.split(), *places, status=2)
     return result.stderr
 

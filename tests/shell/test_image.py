@@ -53,7 +53,6 @@ class Host:
         return child, until(lambda: self.processes(PACKING), "no mksquashfs")
 
     def processes(self, program):
-        """Return the processes of a program that belong to this host."""
         pids = [process.pid for process in processes.list_processes()]
         words = {pid: processes.read_proc_file(pid, "cmdline").replace(b"\0", b" ") for pid in pids}
         pattern = re.compile(f"{program}.*{self.root}".encode())

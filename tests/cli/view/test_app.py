@@ -90,7 +90,6 @@ async def opened(session, size=(100, 30), *, unicode=True):
 
 
 def lines(app):
-    """Return the screen as text."""
     parts = app.screen._compositor.render_strips()
     return ["".join(segment.text for segment in strip).rstrip() for strip in parts]
 

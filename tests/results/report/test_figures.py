@@ -22,7 +22,6 @@ def test_figures_show_ranges_where_runs_differ_and_name_each_line_once():
         return figures.make_pictures(inputs, Words("en"))[0][0]
 
     def make_curve(name, rate, spread=0.0):
-        """Return points of a framework on 1, 2 and 4 GPUs."""
         group = replace(GROUP, framework=name)
         rates = {f"1n{gpus}g": [gpus * rate + n * spread for n in (1, 2)] for gpus in (1, 2, 4)}
         return [make_point(shape, numbers, group=group) for shape, numbers in rates.items()]

@@ -105,7 +105,6 @@ def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers():
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown_and_in_tables(name):
     def read_lines(report):
-        """Return the lines of its Markdown outside of code."""
         text = formats.render_markdown(report)
         return re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text).splitlines()
 

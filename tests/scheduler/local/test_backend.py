@@ -38,7 +38,6 @@ class Queue:
         return [state.word for state in self.states()]
 
     def wait(self, word="RUNNING"):
-        """Wait until the first repeat is in a state."""
         until(lambda: self.words()[0] == word, lambda: (self.states(), self.output()))
 
     def wait_for_end(self, *words):

@@ -25,7 +25,6 @@ def print_shown(argv, texts, **_):
 
 
 def list_problems(folder, text, nodes=2, **texts):
-    """Return what is bad at a site."""
     site = drafts.site(folder, text, start=f'{drafts.MINIMAL}runs = "/shared/runs"\n')
     context = SchedulerContext(partial(print_shown, texts=texts), environ={})
     return [finding for finding in examine_site(site, context, nodes) if finding.status != "ok"]
