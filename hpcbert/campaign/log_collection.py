@@ -496,9 +496,8 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
             "If not, name in --pattern what differs, or collect them separately.",
         )
     numbers = [read.log.repeat or 0 for read in ordered]
-    is_ambiguous = any(read.log.form is not None for read in ordered) and len(set(numbers)) < len(
-        numbers
-    )
+    has_form = any(read.log.form is not None for read in ordered)
+    is_ambiguous = has_form and len(set(numbers)) < len(numbers)
     if not unnumbered and not is_ambiguous:
         shift = 0 if min(numbers) else 1
         numbers = [number + shift for number in numbers]
@@ -713,17 +712,19 @@ def are_tasks(reads: Sequence[ReadLog]) -> bool:
 
 
 def _label_series(points: PointLogs, *, is_one_folder: bool) -> dict[_Series, str]:
-    forms = group(_find_series(read.log) for reads in points.values() for read in reads)
-    folders_of_curve = group(
-        ((replace(point, shape=Shape(1, 1), accumulation=1), rule), _find_series(read.log)[0])
-        for (point, rule), reads in points.items()
-        for read in reads
-        if read.log.form is not None
-    )
+    forms: dict[Path, list[str]] = {}
+    folders_of_curve: dict[tuple[Point, str], set[Path]] = {}
+    for (point, rule), reads in points.items():
+        curve = replace(point, shape=Shape(1, 1), accumulation=1), rule
+        for read in reads:
+            folder, form = _find_series(read.log)
+            forms.setdefault(folder, []).append(form)
+            if read.log.form is not None:
+                folders_of_curve.setdefault(curve, set()).add(folder)
     has_results = sum(_RESULT in folder_forms for folder_forms in forms.values()) > 1
     is_shared = any(_is_shared(reads, is_one_folder=is_one_folder) for reads in points.values())
     # A speedup would compare logs of several folders without a documented form.
-    is_curve_shared = any(len({*folders}) > 1 for folders in folders_of_curve.values())
+    is_curve_shared = any(len(folders) > 1 for folders in folders_of_curve.values())
     if not (has_results or is_shared or is_curve_shared):
         return {}
     root = Path(os.path.commonpath(forms))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -389,7 +388,7 @@ def follow_log(
     log_file = _LogFile(repeat, show_text, tail)
 
     def pause(seconds: float) -> None:
-        time.sleep(seconds)
+        context.pause(seconds)
         log_file.read()
 
     last_report: tuple[str, int] | None = None
