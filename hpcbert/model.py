@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from hpcbert.errors import UsageError, join_names
 from hpcbert.system.decode import (
@@ -666,6 +667,13 @@ class Note(IgnoreUnknown):
 
     flag: str
     detail: str
+
+
+class JobOutput(NamedTuple):
+    """The output of a job script, to which each attempt of a requeued job appends."""
+
+    path: Path
+    attempt: int
 
 
 @dataclass(frozen=True)

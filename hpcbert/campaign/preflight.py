@@ -12,7 +12,6 @@ from typing import Any, Literal
 from hpcbert.campaign.record import Event, read_record
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import format_count
-from hpcbert.logs import failures
 from hpcbert.model import Array
 from hpcbert.system.grouping import group
 
@@ -119,6 +118,12 @@ def _as_count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
 
 
+def _read_cause(log: Path) -> str:
+    from hpcbert.logs import failures  # with the grammar of logs, which submitting does not need
+
+    return failures.last_error(log)
+
+
 def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
     """Return sentences for the user about a campaign's preflight; empty if it has none."""
     preflight = read_preflight(watched)
@@ -128,7 +133,7 @@ def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple
         job = f"job {preflight.array.job_id}" if preflight.array.job_id else "its job"
         log = find_log(watched, preflight.array)
         path = log.relative_to(watched.directory)
-        cause = failures.last_error(log) if preflight.state == "failed" else ""
+        cause = _read_cause(log) if preflight.state == "failed" else ""
         clause = {
             "waits": "has not begun; all points wait for it",
             "runs": "measures the network; all points wait for it",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from hpcbert.campaign import store
 from hpcbert.campaign.record import Records, RepeatRecord
-from hpcbert.logs.failures import JobOutput
-from hpcbert.model import Array, Campaign, Point, parse_utc
+from hpcbert.model import Array, Campaign, JobOutput, Point, parse_utc
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import parse_state
@@ -156,6 +156,15 @@ class TrackedCampaign:
                     if is_own and is_start and event.get("job"):
                         return str(event["job"]).rpartition("_")[0]
         return ""
+
+
+def open_campaign(directory: Path) -> TrackedCampaign:
+    """Return a campaign to watch.
+
+    Raises:
+        UsageError: It has no manifest, or a damaged one.
+    """
+    return TrackedCampaign(directory, store.read_manifest(directory))
 
 
 @dataclass(frozen=True)

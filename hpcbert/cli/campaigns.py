@@ -6,15 +6,15 @@ An archive is unpacked into a temporary directory until the command ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from hpcbert.campaign import archive, store
+from hpcbert.campaign import store
 from hpcbert.cli.options import RUNS, SITE, is_typed
 from hpcbert.cli.output import Result, print_text
 from hpcbert.config import site
@@ -22,6 +22,7 @@ from hpcbert.config.places import default_site
 from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.model import Campaign
+from hpcbert.system.runner import run
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 
@@ -61,7 +62,7 @@ def takes_runs(body: Callable[..., Result]) -> Callable[..., Result]:
 
     @RUNS
     @SITE
-    @wraps(body)
+    @functools.wraps(body)
     def command(*, runs: str, site_file: str, **values: Any) -> Result:
         return body(runs=find_runs(runs, site_file), **values)
 
@@ -108,6 +109,8 @@ def open_named(names: Sequence[str], runs: Path) -> tuple[OpenedCampaign, ...]:
 
 def _open_named(name: str, runs: Path) -> list[OpenedCampaign]:
     if packed := store.find_archive(name, runs):
+        from hpcbert.campaign import archive  # rarely needed
+
         context = click.get_current_context()
         directory = context.with_resource(archive.open_archive(packed))
         return [OpenedCampaign(directory, packed.absolute())]
@@ -129,6 +132,17 @@ def format_places(campaigns: Sequence[tuple[Path, Campaign]]) -> str:
             if store.resolve_submission(campaigns[0][1].name, paths[0].parent) == paths:
                 return shlex.quote(campaigns[0][1].name)
     return " ".join(shlex.quote(str(path)) for path in paths)
+
+
+def _report_wait(line: str) -> None:
+    """Report what sbatch waits for, in its own words (SchedMD/slurm, src/sbatch/sbatch.c)."""
+    if "retrying" in line:
+        text = "(MaxJobCount, or the controller is busy). sbatch tries for minutes; Ctrl-C stops it"
+        print_text(f"{line.strip()} {text}.", err=True)
+
+
+# Runs a command that submits.
+run_aloud = functools.partial(run, show=_report_wait)
 
 
 def format_rehearsed(place: Path) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Repeat
+from hpcbert.campaign.repeats import Repeat, open_campaign
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE, count_option, flag_option, text_option
 from hpcbert.cli.output import Result, print_text, replace_controls, returns_result
 from hpcbert.cli.progress import read_failure
-from hpcbert.commands.monitor import Log, find_newest_log, follow_log, open_campaign
+from hpcbert.commands.monitor import Log, find_newest_log, follow_log
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.logs.failures import Failure

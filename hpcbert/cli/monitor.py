@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from hpcbert.campaign import preflight, store
-from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.repeats import TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import format_places, format_rehearsed, open_campaigns
@@ -98,7 +98,7 @@ def _run_monitor(
     shown_paths: Mapping[Path, Path] = {}
     if not unfinished:
         shown_paths = dict(open_campaigns(campaigns, directory))
-        tracked_campaigns = tuple(map(flow.open_campaign, shown_paths))
+        tracked_campaigns = tuple(map(open_campaign, shown_paths))
     # Nothing in an archive changes any more.
     once = once or any(path != shown for path, shown in shown_paths.items())
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor

@@ -17,9 +17,9 @@ import click
 from hpcbert import model
 from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.campaign.preflight import read_preflight
-from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.campaigns import format_rehearsed
+from hpcbert.cli.campaigns import format_rehearsed, run_aloud
 from hpcbert.cli.output import VERSION, Result, dump_json, pick, print_text, replace_controls
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
@@ -28,15 +28,14 @@ from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_r
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, format_count
-from hpcbert.logs.failures import Failure, JobOutput, explain_failure
+from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.logs.scan import Progress, read_progress
-from hpcbert.model import Note, Point, Unit
+from hpcbert.model import JobOutput, Note, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.metrics import row_rate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
-from hpcbert.system.runner import run
 
 
 class Mark(NamedTuple):
@@ -59,17 +58,6 @@ MARKS = {
 _CANCELLED = Mark("⊘", "yellow", "cancelled")
 # Polls without an answer from Slurm before a line reports the outage.
 _SILENT_POLLS = 2
-
-
-def _report_wait(line: str) -> None:
-    """Report what sbatch waits for, in its own words (SchedMD/slurm, src/sbatch/sbatch.c)."""
-    if "retrying" in line:
-        text = "(MaxJobCount, or the controller is busy). sbatch tries for minutes; Ctrl-C stops it"
-        print_text(f"{line.strip()} {text}.", err=True)
-
-
-# Runs a command that submits.
-run_aloud = functools.partial(run, show=_report_wait)
 
 
 def has_screen() -> bool:
@@ -190,7 +178,7 @@ def list_numbers(
 
 def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
     """Show a campaign's progress on stderr, retries included, until it is over."""
-    tracked_campaigns = (flow.open_campaign(directory),)
+    tracked_campaigns = (open_campaign(directory),)
     try:
         display = Display(err=True)
         floor = site.slurm.poll_floor

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import open_campaign
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli.campaigns import takes_runs
+from hpcbert.cli.campaigns import run_aloud, takes_runs
 from hpcbert.cli.options import RUNS, SITE, count_option, flag_option, refuse_typed, shared_option
 from hpcbert.cli.output import Result, confirm, convert_error, join_results, pick, returns_result
-from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan, run_aloud
+from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
 from hpcbert.commands import submit as flow
-from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
 from hpcbert.config import site
 from hpcbert.config.options import list_unused

@@ -11,9 +11,8 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import announce_runs, format_places
+from hpcbert.cli.campaigns import run_aloud as run
 from hpcbert.cli.output import Result, pick, print_text
-from hpcbert.cli.progress import Display, follow_with_retries
-from hpcbert.cli.progress import run_aloud as run
 from hpcbert.cli.request import find_obstacles, plan_campaigns
 from hpcbert.commands.submit import read_interrupted, submit_pending, write_campaign
 from hpcbert.config import site
@@ -46,13 +45,14 @@ def submit_new(
     retries: int | None,
     force: bool,
     dry: bool = False,
-    follow: Follow = follow_with_retries,
+    follow: Follow | None = None,
     **request: Any,
 ) -> Result:
     """Plan what a command line or a file asks for, and submit it unless something prevents it.
 
     Args:
         retries: Number of retries while watching; None: don't watch.
+        follow: As for `submit_campaigns`.
         request: Further arguments of `plan_campaigns`.
     """
     runs = announce_runs(options.runs, options.site_file)
@@ -81,7 +81,7 @@ def submit_campaigns(
     *,
     retries: int | None,
     warnings: tuple[str, ...] = (),
-    follow: Follow = follow_with_retries,
+    follow: Follow | None = None,
 ) -> Result:
     """Submit campaigns one after the other, and watch them if asked to.
 
@@ -90,8 +90,13 @@ def submit_campaigns(
     Args:
         drafts: Their contents; none if they exist already.
         retries: As for `submit_new`.
+        follow: Watches them; None prints a line per change, then collects.
     """
-    waiting = None if retries is None else Display(err=True).waiting
+    waiting = None
+    if retries is not None:
+        from hpcbert.cli.progress import Display, follow_with_retries  # with all that collects
+
+        waiting, follow = Display(err=True).waiting, follow or follow_with_retries
     submitted: list[tuple[Path, Campaign]] = []
     for draft in drafts[1:]:
         write_campaign(draft)
@@ -115,7 +120,7 @@ def submit_campaigns(
             pending = [f"Not submitted: {RESUME} {path}" for path in later]
             return Result(data, errors=(error,), warnings=(*warnings, *pending))
         submitted.append((directory, campaign))
-    if retries is not None:
+    if retries is not None and follow:
         print_text(_make_result(submitted).text, err=True)
         return follow(directories, RetryPolicy(retries), site_config)
     cautions = (text for directory in directories for text in store.warn_about_writers(directory))

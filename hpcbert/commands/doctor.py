@@ -20,8 +20,8 @@ from itertools import chain
 from pathlib import Path
 
 from hpcbert import scheduler
+from hpcbert.campaign.repeats import open_campaign
 from hpcbert.commands import checks
-from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.submit import cancel, submit_pending
 from hpcbert.config import places, recipe, trust
 from hpcbert.config.recipe import Recipe

@@ -99,15 +99,6 @@ class View:
         )
 
 
-def open_campaign(directory: Path) -> TrackedCampaign:
-    """Return a campaign to watch.
-
-    Raises:
-        UsageError: It has no manifest, or a damaged one.
-    """
-    return TrackedCampaign(directory, store.read_manifest(directory))
-
-
 def read_campaigns(
     directories: Iterable[Path],
 ) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:

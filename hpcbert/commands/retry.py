@@ -18,9 +18,9 @@ from hpcbert import scheduler
 from hpcbert.campaign import judge, store, suspects
 from hpcbert.campaign.attempts import RecordedStates, list_final_states, write_ends
 from hpcbert.campaign.judge import Gathered
-from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.campaign.repeats import Key, TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy, Suspicion, Verdict
-from hpcbert.commands.monitor import Sinks, View, open_campaign, watch
+from hpcbert.commands.monitor import Sinks, View, watch
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import SchedulerError, UsageError, format_count

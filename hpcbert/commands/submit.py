@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import overview, store
+from hpcbert.campaign import store
 from hpcbert.campaign.attempts import write_ends
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands.monitor import open_campaign
+from hpcbert.campaign.repeats import TrackedCampaign, open_campaign
 from hpcbert.errors import HpcbertError, Interruption, SchedulerError, UsageError, join_names
 from hpcbert.model import REMOVED, Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, Pace, SchedulerContext, Target
@@ -272,6 +271,8 @@ def _find_doubt(tracked: TrackedCampaign, run: Runner) -> HpcbertError | None:
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
+    from hpcbert.campaign import overview  # not needed to submit
+
     results = overview.read_results(tracked.directory, tracked.campaign)
     return None if results and results.over else doubt
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from hpcbert.config.toml import read
 from hpcbert.logs.grammar import FailureWords, Grammar
 from hpcbert.logs.lines import LINE, NotALogError, cut_line, find_lines, read_pieces, remove_labels
-from hpcbert.model import Device, Reason
+from hpcbert.model import Device, JobOutput, Reason
 from hpcbert.system.decode import decode
 
 DEVICE: Final = "device-oom"
@@ -84,13 +84,6 @@ class Failure(NamedTuple):
 
     def __str__(self) -> str:
         return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
-
-
-class JobOutput(NamedTuple):
-    """The output of a job script, to which each attempt of a requeued job appends."""
-
-    path: Path
-    attempt: int
 
 
 def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:

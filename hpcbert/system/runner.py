@@ -70,7 +70,7 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60.0,
     show: Callable[[str], None] | None = None,
-    death_signal: int = signal.SIGKILL,
+    death_signal: int | None = signal.SIGKILL,
 ) -> Outcome:
     """Run a command to its end, in a new process group, and collect its output.
 
@@ -81,8 +81,10 @@ def run(
     Args:
         timeout: Seconds after which it is killed; also if it prints more than MAX_OUTPUT.
         show: Called with each line of its stderr as it arrives, without its end.
-        death_signal: What it gets when this process dies.
+        death_signal: What it gets when this process dies; None: it goes on, and starts five times
+            as fast, because this process need not be copied.
     """
+    die = partial(die_with_parent, os.getpid(), death_signal) if death_signal else None
     words = tuple(argv)
     if refusal := _refuse_missing_configuration(words, env):
         return refusal
@@ -98,7 +100,7 @@ def run(
                 env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=partial(die_with_parent, os.getpid(), death_signal),  # noqa: PLW1509 - no threads
+                preexec_fn=die,  # noqa: PLW1509 - no threads
             )
         except PermissionError as error:
             return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")

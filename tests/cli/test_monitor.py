@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from hpcbert.campaign.repeats import open_campaign
 from hpcbert.cli.progress import Display, report_finished_points
-from hpcbert.commands.monitor import Change, View, open_campaign
+from hpcbert.commands.monitor import Change, View
 from tests.kit.campaigns import report_states
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run_here

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.progress import Display
 from hpcbert.commands import retry
-from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext

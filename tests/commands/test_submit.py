@@ -15,9 +15,10 @@ import pytest
 
 from hpcbert import scheduler
 from hpcbert.campaign import preflight, store
+from hpcbert.campaign.repeats import open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.progress import advise
-from hpcbert.commands import monitor, retry, submit
+from hpcbert.commands import retry, submit
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import RESUME, NoRoomError
@@ -295,7 +296,7 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path):
     submit.write_campaign(draft)
     first, second, *_ = draft.campaign.arrays
     invalid = [retry.InvalidRepeat(array, array.repeats[1], "", "") for array in (first, second)]
-    findings = retry.RetryPlan(monitor.open_campaign(draft.directory), tuple(invalid))
+    findings = retry.RetryPlan(open_campaign(draft.directory), tuple(invalid))
     again = retry.plan_retry(findings, RetryPolicy(suspect=False), run=Slurm()).arrays
     assert [(array.repeats, array.offset) for array in again] == [((2,), 0), ((5,), 3)]
     assert again[1].request.array == "2%1"
@@ -401,7 +402,7 @@ def track(draft, *events):
     path = draft.directory / draft.campaign.preflight.status(1)
     path.unlink(missing_ok=True)
     campaigns.status_file(path, *events, time=9)
-    return monitor.open_campaign(draft.directory)
+    return open_campaign(draft.directory)
 
 
 def test_points_wait_for_the_preflight(tmp_path):

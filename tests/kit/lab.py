@@ -179,10 +179,10 @@ def runner_of(user: User, lab: Lab) -> Runner:
     environment = {"PATH": path, **names, "LANG": "C.UTF-8", **lab.environment}
     become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
 
-    def run_as_user(argv, *, env=None, cwd=None, stdin="", timeout=CEILING):
+    def run_as_user(argv, *, env=None, cwd=None, timeout=CEILING, **options):
         env = {**environment, **(env or {})}
         cwd = cwd or lab.layout.runs
-        return run([*become, *argv], env=env, cwd=cwd, stdin=stdin, timeout=timeout)
+        return run([*become, *argv], env=env, cwd=cwd, timeout=timeout, **options)
 
     return run_as_user
 

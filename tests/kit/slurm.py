@@ -171,7 +171,7 @@ class Slurm:
 
     def __call__(
         self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
-        cwd: Path | None = None, timeout: float = 60.0,
+        cwd: Path | None = None, timeout: float = 60.0, death_signal: int | None = None,
     ) -> "Outcome":  # fmt: skip
         from hpcbert.system.runner import Outcome
 

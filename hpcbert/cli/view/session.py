@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import progress
 from hpcbert.cli.view.rows import Level, RowKey, Scene, TreeRow, list_rows
-from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Rates, RepeatProgress, Sinks, View, list_ended, read_rates
 from hpcbert.commands.retry import RetryPlan
@@ -152,7 +151,7 @@ class Session:
                 self._pause(_SEARCH_INTERVAL)
         except _ReloadError:
             self._again = False
-            self.watched = tuple(flow.open_campaign(tracked.directory) for tracked in self.watched)
+            self.watched = tuple(open_campaign(tracked.directory) for tracked in self.watched)
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the user leaves, looks at something else, or has submitted more."""

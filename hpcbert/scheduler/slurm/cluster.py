@@ -39,9 +39,11 @@ _USELESS = ("accounting storage is disabled", "Could not establish a configurati
 def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
     """Run a command that queries or cancels, without the caller's own settings of Slurm."""
     environment = commands.query_environment(context.environ)
-    outcome = context.run(argv, env=environment, timeout=timeout)
+    # It may outlive this process: it submits nothing.
+    run = partial(context.run, env=environment, timeout=timeout, death_signal=None)
+    outcome = run(argv)
     older_argv = () if outcome.ok else commands.simplify_query(argv, outcome.stderr)
-    return context.run(older_argv, env=environment, timeout=timeout) if older_argv else outcome
+    return run(older_argv) if older_argv else outcome
 
 
 def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:

@@ -11,8 +11,8 @@ import pytest
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import open_campaign
 from hpcbert.commands import submit
-from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import format_utc
 from hpcbert.scheduler.base import SchedulerContext
