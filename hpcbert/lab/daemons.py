@@ -19,7 +19,7 @@ from typing import Literal
 import tomli
 
 from hpcbert.errors import CheckError, SchedulerError
-from hpcbert.lab.files import DATABASE_USER, fill_template
+from hpcbert.lab.files import DATABASE_USER, render_file
 from hpcbert.lab.record import SWITCH, Journal, Lab, Network, command
 from hpcbert.system.processes import Process, identify, list_processes, read_proc_file
 from hpcbert.system.runner import Runner
@@ -137,7 +137,7 @@ def start_node(journal: Journal, node: str, run: Runner) -> None:
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
     hosts = str(journal.lab.layout.hosts)
     argv = [hosts, node, "env", "--ignore-signal=CHLD", *_SLEEP_FOREVER]
-    _start(journal, "hosts", node, argv, run, enter=unshare, prelude=fill_template("node.sh.in"))
+    _start(journal, "hosts", node, argv, run, enter=unshare, prelude=render_file("node.sh"))
 
 
 def start_switch(journal: Journal, run: Runner) -> None:
@@ -320,7 +320,7 @@ def spawn(
     Raises:
         CheckError: The daemon could not be started.
     """
-    script = fill_template("spawn.sh.in", prelude=prelude)
+    script = render_file("spawn.sh", prelude=prelude)
     launcher = [*enter, "setsid", "--fork", "sh", "-c", script, "sh"]
     result = run([*launcher, str(log), *argv], env=env, timeout=60)
     # setsid has succeeded before the shell begins: only the number shows that everything worked.

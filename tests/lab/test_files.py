@@ -6,11 +6,14 @@ import pytest
 
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
-from hpcbert.lab.record import LabPlan, Layout, Network
+from hpcbert.lab.record import Lab, LabPlan
 from tests.kit.cases import cases
 
-LAYOUT = Layout(Path("/srv/lab"))
-NETWORK = Network(7)
+
+def render(file, *, version="", **plan):
+    lab = Lab(plan=LabPlan(**plan), mark="", boot="", root=Path("/srv/lab"), slot=7)
+    release = files.read_release(version)
+    return files.render_file(file, **files.file_values(lab, host="head", release=release))
 
 
 def settings(text):
@@ -19,8 +22,7 @@ def settings(text):
 
 
 def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node():
-    plan = LabPlan(nodes=2, gpus_per_node=4)
-    text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
+    text = render("slurm.conf", nodes=2, gpus_per_node=4)
     conf = settings(text)
     assert conf["SlurmctldHost"] == "head(198.19.7.254)"
     socket = "/srv/lab/munge/munge.socket"
@@ -34,35 +36,34 @@ def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node():
     assert "NodeAddr=198.19.7.2 CPUs=16 " in second
     assert "Gres=gpu:4" in second
     rows = "127.0.0.1 localhost\n::1 localhost\n198.19.7.254 head\n198.19.7.1 n1\n198.19.7.2 n2\n"
-    assert files.hosts_file(plan, NETWORK, host="head") == rows
+    assert render("hosts", nodes=2) == rows
 
 
 def test_the_devices_of_nodes_are_those_of_the_plan():
-    bare = LabPlan(gpus_per_node=0, accounting=False)
-    text = files.slurm_conf(bare, NETWORK, LAYOUT, host="head")
+    bare = {"gpus_per_node": 0, "accounting": False}
+    text = render("slurm.conf", **bare)
     assert "Gres=" not in text
     assert settings(text)["AccountingStorageType"] == "accounting_storage/none"
-    assert files.gres_conf(bare, LAYOUT) == "AutoDetect=off\n"
+    assert render("gres.conf", **bare) == "AutoDetect=off\n"
     for gpus, names in ((1, "nvidia0"), (8, "nvidia[0-7]")):
-        text = files.gres_conf(LabPlan(gpus_per_node=gpus), LAYOUT)
-        assert f"File=/srv/lab/dev/{names}\n" in text
+        assert f"File=/srv/lab/dev/{names}\n" in render("gres.conf", gpus_per_node=gpus)
     kinds, wins = ("2080ti", "none"), ("PrivateData=nodes",)
-    plan = LabPlan(nodes=3, gpus_per_node=2, gpu_types=kinds, settings=wins, lacks=("mpi_pmix",))
-    text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
+    plan = {"nodes": 3, "gpus_per_node": 2, "gpu_types": kinds}
+    text = render("slurm.conf", **plan, settings=wins, lacks=("mpi_pmix",))
     assert text.count("Gres=gpu:2080ti:2 ") == 2
     assert settings(text)["PrivateData"] == "nodes"
     assert settings(text)["PluginDir"] == "/srv/lab/plugins"
-    assert files.gres_conf(plan, LAYOUT).splitlines()[1:] == [
+    assert render("gres.conf", **plan).splitlines()[1:] == [
         f"NodeName={node} Name=gpu Type=2080ti File=/srv/lab/dev/nvidia[0-1]"
         for node in ("n1", "n3")
     ]
 
 
-def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path):
+def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "has_pmix", lambda: True)
     path = tmp_path / "site.toml"
     for gpus, gres, count in ((0, "", 4), (2, "gpu", 2)):
-        plan = LabPlan(gpus_per_node=gpus, name="lab2")
-        path.write_text(files.site_toml(plan, LAYOUT, mpi="pmix"))
+        path.write_text(render("site.toml", gpus_per_node=gpus, name="lab2"))
         site = read_site(path, base=tmp_path, env={})
         assert (site.slurm.gres, site.nodes.gpus_per_node) == (gres, count)
         assert (site.name, site.runs, site.sources) == ("lab2", "/srv/lab/runs", "/srv/lab/sources")
@@ -74,7 +75,6 @@ def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path):
 @cases
 def test_an_older_slurm_gets_the_keys_that_it_knows(version, stored, cgroup):
     """slurmd 20.11 ends with a parse error in cgroup.conf, slurmctld with one in slurm.conf."""
-    release = files.read_release(f"{version}\n")
-    text = files.slurm_conf(LabPlan(), NETWORK, LAYOUT, host="head", release=release)
+    text = render("slurm.conf", version=f"{version}\n")
     assert [line for line in text.splitlines() if line.startswith("AccountingStore")] == [stored]
-    assert files.cgroup_conf(release) == cgroup
+    assert render("cgroup.conf", version=version) == cgroup

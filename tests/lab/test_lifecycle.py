@@ -126,10 +126,9 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(directory, traced, point):
     assert trace.remains() == []
 
 
-def test_up_says_why_a_daemon_failed_and_down_cleans_up(directory, traced, monkeypatch):
-    monkeypatch.setattr(files, "slurm_conf", lambda *_, **__: "Nonsense=1\n")
+def test_up_says_why_a_daemon_failed_and_down_cleans_up(directory, traced):
     with pytest.raises(SchedulerError, match="Nonsense") as caught:
-        up(directory, accounting=False)
+        up(directory, accounting=False, settings=("Nonsense=1",))
     assert "slurmctld" in caught.value.where
     trace = traced(directory)
     assert down(directory).remains == ()
