@@ -27,7 +27,7 @@ while IFS= read -r -d '' name; do
 done </proc/self/environ
 
 LC_ALL=C
-shopt -s nullglob
+shopt -s nullglob extglob
 exec </dev/null
 
 part=${1:-both} reference=${2:-} python=${3:-python3} device=${4:-}
@@ -38,7 +38,7 @@ node=${node//[^A-Za-z0-9._-]/_}
 readonly LONGEST=4096 MOST=1000 PATIENCE=20 CHUNK=800
 # The same expressions as in hpcbert/system/redact.py.
 readonly NAMES='(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|[^YM]PASS_|[A-Z0-9]_PWD_|DBPWD_|_PW_|_PSK_|_SAS_|_[HT]?OTP_|_MFA_|_NGCCLI_$|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)'
-readonly FORMS='(^|[^A-Za-z0-9])(A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl(pat|dt|ft|soat|rt|cbt|ptt|oas|agent|imt|ffct)-[A-Za-z0-9_-]{16,}|gl(sa|c)_[A-Za-z0-9_+/=]{16,}|GR1348941[A-Za-z0-9_-]{16,}|xox[abeoprs][-.][A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{16,}|xai-[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{30,}|AIza[A-Za-z0-9_-]{30,}|ya29[.][A-Za-z0-9_-]{10,}|GOCSPX-[A-Za-z0-9_-]{16,}|eyJ[A-Za-z0-9_=-]{8,1000}[.][A-Za-z0-9_=-]{4,}([.][A-Za-z0-9_.+/=-]*)?|(sk|rk|pk)_(live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}|[0-9]{8,10}:[A-Za-z0-9_-]{35}|hv[sbr][.][A-Za-z0-9_-]{16,}|[A-Za-z0-9]{14}[.]atlasv1[.][A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{30,}|pypi-Ag[A-Za-z0-9_-]{16,}|rubygems_[a-f0-9]{40,}|SG[.][A-Za-z0-9_-]{16,64}[.][A-Za-z0-9_-]{16,}|[0-9a-f]{32}-us[0-9]{1,2}|key-[0-9a-f]{32}|sq0[a-z]{3}-[A-Za-z0-9_-]{22,}|(AC|SK)[a-z0-9]{32}|AKC[A-Za-z0-9]{10,}|[MNO][A-Za-z0-9_-]{23,25}[.][A-Za-z0-9_-]{6}[.][A-Za-z0-9_-]{27,}|[A-Za-z0-9_.~-]{3}[0-9]Q~[A-Za-z0-9_.~-]{31,34}|do[opr]_v1_[a-f0-9]{32,}|dapi[a-f0-9]{32}|dckr_[a-z]{3}_[A-Za-z0-9_-]{16,}|shp(at|ca|pa|ss)_[a-fA-F0-9]{32}|ATATT3x[A-Za-z0-9_=-]{30,}|PMAK-[A-Za-z0-9-]{30,}|NRAK-[A-Z0-9]{20,}|tskey-[A-Za-z0-9-]{16,}|pscale_[a-z]+_[A-Za-z0-9_.-]{16,}|pul-[a-f0-9]{40}|sntry[su]_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}|https?://hooks[.]slack[.]com/[a-z]+/[A-Za-z0-9_/+-]{16,}|https?://(ptb[.]|canary[.])?discord(app)?[.]com/api/webhooks/[0-9]+/[A-Za-z0-9_-]+|https?://[a-z0-9-]{1,64}[.]webhook[.]office[.]com/[A-Za-z0-9@/_-]+|https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,})'
+readonly FORMS='(^|[^A-Za-z0-9])(A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl(pat|dt|ft|soat|rt|cbt|ptt|oas|agent|imt|ffct)-[A-Za-z0-9_-]{16,}|gl(sa|c)_[A-Za-z0-9_+/=]{16,}|GR1348941[A-Za-z0-9_-]{16,}|xox[abeoprs][-.][A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{16,}|xai-[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{30,}|AIza[A-Za-z0-9_-]{30,}|ya29[.][A-Za-z0-9_-]{10,}|GOCSPX-[A-Za-z0-9_-]{16,}|eyJ[A-Za-z0-9_=-]{8,}[.][A-Za-z0-9_=-]{4,}([.][A-Za-z0-9_.+/=-]*)?|(sk|rk|pk)_(live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}|[0-9]{8,10}:[A-Za-z0-9_-]{35}|hv[sbr][.][A-Za-z0-9_-]{16,}|[A-Za-z0-9]{14}[.]atlasv1[.][A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{30,}|pypi-Ag[A-Za-z0-9_-]{16,}|rubygems_[a-f0-9]{40,}|SG[.][A-Za-z0-9_-]{16,64}[.][A-Za-z0-9_-]{16,}|[0-9a-f]{32}-us[0-9]{1,2}|key-[0-9a-f]{32}|sq0[a-z]{3}-[A-Za-z0-9_-]{22,}|(AC|SK)[a-z0-9]{32}|AKC[A-Za-z0-9]{10,}|[MNO][A-Za-z0-9_-]{23,25}[.][A-Za-z0-9_-]{6}[.][A-Za-z0-9_-]{27,}|[A-Za-z0-9_.~-]{3}[0-9]Q~[A-Za-z0-9_.~-]{31,34}|do[opr]_v1_[a-f0-9]{32,}|dapi[a-f0-9]{32}|dckr_[a-z]{3}_[A-Za-z0-9_-]{16,}|shp(at|ca|pa|ss)_[a-fA-F0-9]{32}|ATATT3x[A-Za-z0-9_=-]{30,}|PMAK-[A-Za-z0-9-]{30,}|NRAK-[A-Z0-9]{20,}|tskey-[A-Za-z0-9-]{16,}|pscale_[a-z]+_[A-Za-z0-9_.-]{16,}|pul-[a-f0-9]{40}|sntry[su]_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}|https?://hooks[.]slack[.]com/[a-z]+/[A-Za-z0-9_/+-]{16,}|https?://(ptb[.]|canary[.])?discord(app)?[.]com/api/webhooks/[0-9]+/[A-Za-z0-9_-]+|https?://[a-z0-9-]{1,64}[.]webhook[.]office[.]com/[A-Za-z0-9@/_-]+|https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,})'
 readonly OTHERS='(PRIVATE KEY|PuTTY-User-Key|://[^/@]*:[^/@]*@|://[^/@:]{20,}@|(^|[[:space:]])(-u|--user|--proxy-user)[[:space:]=]*[^[:space:]:]+:[^[:space:]])'
 readonly WORDS='(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?|TOKEN|KEYS?|[^YM]PASS|[A-Z0-9][^A-Z0-9]PWD|DBPWD|CONNECTION_?STRING|AUTH|AUTHORIZATION|COOKIE|[^A-Z0-9]JWT|BEARER|[^A-Z0-9]PAT|[^A-Z0-9]SIG|SIGNATURE|[^A-Z0-9]DSN|WEBHOOK)'
 readonly INSIDE=$WORDS'[A-Z0-9_.-]*["'\'']?[[:space:]]*[=:]|(BEARER|BASIC)[[:space:]]|[[:space:]]-[A-Z0-9_-]*'$WORDS'[A-Z0-9_-]*[[:space:]]'
@@ -92,7 +92,7 @@ add_list() { # key text ...
 }
 
 # --- What holds inside and outside -------------------------------------------------------------
-# bash compiles an expression each time that it uses it, which takes 20 ms for FORMS. So all texts are
+# bash compiles an expression each time that it uses it, which takes 1 ms for FORMS. So all texts are
 # matched at once, and halves of them only if one matches.
 declare -A texts=() secret=()
 matching() { # expression name ...; reads texts; adds to matched the names whose text matches
@@ -183,14 +183,20 @@ packages() {
   add_list packages "${found[@]}"
 }
 
-# Libraries that carry their version in a file's name: libnccl.so.2.21.5.
+# Libraries that carry their version in a file's name: libnccl.so.2.21.5. A folder may have thousands of
+# files: one pattern for all names reads it once.
 libraries() {
-  local path found=()
+  local path name file files found=() stems='nccl|cudart|cudnn|cublas|rccl|amdhip64|rocblas|MIOpen|mpi|pmix|ucp'
   for path in /usr/lib/*-linux-gnu /usr/lib64 /usr/local/lib /usr/local/cuda/lib64 \
     /usr/local/cuda/targets/*/lib /opt/rocm/lib; do
-    found+=("$path"/lib{nccl,cudart,cudnn,cublas,rccl,amdhip64,rocblas,MIOpen,mpi,pmix,ucp}.so.*.*)
+    files=("$path"/lib@($stems).so.*.*)
+    for name in ${stems//|/ }; do
+      for file in "${files[@]##*/}"; do
+        if [[ $file == "lib$name.so."* ]]; then found+=("$file"); fi
+      done
+    done
   done
-  add_list libraries "${found[@]##*/}"
+  add_list libraries "${found[@]}"
 }
 
 image_part() {

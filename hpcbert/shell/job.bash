@@ -33,7 +33,7 @@ library=${BASH_SOURCE[0]%/*}
 unset -v environment handed_over caches surroundings
 environment=() handed_over=() caches=() surroundings=()
 offset=0 baseline='' sampling='' python=python3 scratch=''
-status='' step_pid='' stopped='' watcher='' sampler='' clock='' fields='' worst=0
+status='' step_pid='' stopped='' pause='' watcher='' sampler='' clock='' fields='' worst=0
 ahead=null # whole seconds by which the controller's clock is ahead of this node's
 image='' enter=() step=() beside=() batch=''
 
@@ -84,7 +84,7 @@ join() { # word ... -> one list with commas
 # Starts the record of the first repeat, then asks whether it is needed at all. From here on the record
 # shows that the job runs, and on_exit ends the repeat with the status of whatever fails.
 begin_job() { # reads the script's settings; sets host, attempt, tasks, repeats
-  local repeat free=() folder
+  local repeat free=() folder missing=()
   set_path
   umask o-w # the umask of the submission decides who else can read what the job writes
   check_environment
@@ -92,8 +92,9 @@ begin_job() { # reads the script's settings; sets host, attempt, tasks, repeats
   attempt=$((first_attempt + ${SLURM_RESTART_COUNT:-0}))
   tasks=$((nodes * tasks_per_node))
   for folder in "$campaign"/status "$campaign"/env "$campaign/${logs%/*}"; do
-    if [[ ! -d $folder ]]; then mkdir -p "$folder"; fi
+    if [[ ! -d $folder ]]; then missing+=("$folder"); fi
   done
+  if ((${#missing[@]})); then mkdir -p "${missing[@]}"; fi
   # The script records a signal and passes it to the step; then it continues, to record how the step
   # ended as well. Slurm's SIGKILL comes KillWait seconds later.
   trap 'on_signal TERM' TERM
@@ -199,9 +200,11 @@ end() { # exit status; clears status
 
 # Rank 0 reports before its program starts if ranks see fewer GPUs than their node has.
 apart() { # reads log, device, devices_per_task, tasks_per_node -> REPLY: a field
+  local LC_ALL=C text='' # bytes
   REPLY=''
   if [[ $device != gpu ]] || ((devices_per_task > 1 || tasks_per_node == 1)); then return 0; fi
-  if grep -qsm1 '^hpcbert: ranks see ' < <(head -c 65536 -- "$log"); then REPLY=',"apart":true'; fi
+  { IFS= read -rN 65536 text <"$log"; } 2>/dev/null || true # fails at the end of a shorter log
+  if [[ $'\n'$text == *$'\n''hpcbert: ranks see '* ]]; then REPLY=',"apart":true'; fi
 }
 
 # --- Signals --------------------------------------------------------------------------------
@@ -294,7 +297,7 @@ drop_caches() { # reads step, caches
 # step in the foreground has ended.
 run_repeat() { # repeat; reads caches, sampling, device, batch; sets step_pid, clock, ahead, worst
   local code=0 ended
-  { describe "$1" </dev/null | gather "$campaign/env/$point.$1.$attempt.nodes.jsonl"; } &
+  gather "$campaign/env/$point.$1.$attempt.nodes.jsonl" < <(describe "$1" </dev/null) &
   step_pid=$!
   wait_for_step || true
   step_pid=''

@@ -10,7 +10,7 @@
 
 # Joins what nodes print (print_lines of describe.sh) into one file: each object once, with the names of
 # the nodes that sent it. An object that lacks a part is left out; what containers print stays output.
-gather() { # file; reads lines
+gather() { # file; reads lines; ends its process
   local LC_ALL=C line name text
   local node=$'^(\033\\[[0-9;]*[A-Za-z])*hpcbert-node ([A-Za-z0-9._-]+) ([0-9]{1,9}) ([0-9]{1,9}) <(.*)>$'
   local -A texts=() names=()
@@ -24,25 +24,25 @@ gather() { # file; reads lines
     texts[$name]=$text
     if ((${#text} == 10#${BASH_REMATCH[4]})); then names[$text]+=" $name"; fi
   done
-  if ((${#names[@]} == 0)); then return 0; fi
+  if ((${#names[@]} == 0)); then exit 0; fi
   line=${1%/*}/.${1##*/} # hidden until it is whole
   { for text in "${!names[@]}"; do
     printf '{"nodes":"%s",%s\n' "${names[$text]# }" "${text#\{}"
-  done >"$line" && mv -f -- "$line" "$1"; } 2>/dev/null || rm -f -- "$line"
+  done >"$line"; } 2>/dev/null || exec rm -f -- "$line"
+  exec mv -f -- "$line" "$1" 2>/dev/null
 }
 
 # Writes what the nodes are: one file per attempt, outside every measurement.
-describe() { # repeat; reads step, surroundings, enter, image, python, environment, device
+describe() { # repeat; ends its process; reads step, surroundings, enter, image, python, environment, device
   local text='' limit=(timeout --kill-after=10 60) words=("$image" "$python")
   IFS= read -r -d '' text <"$library/describe.sh" || true
   if [[ $device == cpu ]]; then words+=(cpu); fi
-  if [[ -z $text ]]; then return 0; fi
+  if [[ -z $text ]]; then exit 0; fi
   if ((${#enter[@]} + ${#surroundings[@]} == 0)); then
-    "${limit[@]}" "${step[@]}" env "${environment[@]}" bash -c "$text" describe both "${words[@]}" || true
-    return 0
+    exec "${limit[@]}" "${step[@]}" env "${environment[@]}" bash -c "$text" describe both "${words[@]}"
   fi
   "${limit[@]}" "${step[@]}" "${surroundings[@]}" "${enter[@]}" env "${environment[@]}" bash -c "$text" describe image "${words[@]}" || true
-  "${limit[@]}" "${step[@]}" bash -c "$text" describe host "${words[@]}" || true
+  exec "${limit[@]}" "${step[@]}" bash -c "$text" describe host "${words[@]}"
 }
 
 # Records what the GPUs draw meanwhile: one process per node, outside the ranks. It prints its samples

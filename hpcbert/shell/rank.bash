@@ -110,8 +110,10 @@ choose_threads() { # reads bind, cpus, share; sets OMP_NUM_THREADS
 report_few_cpus() { # reads tasks
   local mine all
   if ((SLURM_PROCID > 0)); then return 0; fi
-  mine=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) all=$(nproc --all)
-  if ((mine <= 2 && mine * tasks * 4 <= all)); then
+  mine=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+  if ((mine > 2)); then return 0; fi
+  all=$(nproc --all)
+  if ((mine * tasks * 4 <= all)); then
     echo "hpcbert: ranks have $mine of their node's $all CPUs each: data loading and kernel launches may wait for them. Set nodes.cpus_per_gpu in the site.toml."
   fi
 }

@@ -8,7 +8,7 @@
 
 watch() { # what: only short pauses of the measured `step` are summed; sets pause, watcher
   # Waiting here for a line needs no process; only the end of the watch writes here.
-  exec {pause}<> <(:)
+  if [[ -z ${pause:-} ]]; then exec {pause}<> <(:); fi
   watch_time "$1" </dev/null >/dev/null &
   watcher=$!
 }
@@ -17,7 +17,7 @@ unwatch() { # reads pause; clears watcher
   if [[ -z $watcher ]]; then return 0; fi
   printf '\n\n' >&"$pause" # bash's `read` can lose the line that comes just when its time is up
   wait "$watcher" || true
-  exec {pause}>&-
+  while read -rt 0 -u "$pause"; do read -r -u "$pause" _; done # what it left would end the next watch
   watcher=''
 }
 
