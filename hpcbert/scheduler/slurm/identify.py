@@ -27,6 +27,7 @@ from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.script.request import controller_fields
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
+from hpcbert.system.grouping import group
 from hpcbert.system.runner import MemoRunner, Outcome
 from hpcbert.timelimit import TimeLimit
 
@@ -286,15 +287,38 @@ def check_printed_ids(
             unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
             printed_ids.append(PrintedId(job, unknown=unknown))
             continue
-        # By its directory, or by name, comment or script.
-        label = watched.find_labelled_array(row)
-        name_fits = label is None or label.name == array.name
         numbered = replace(array, job_id=job_id, cluster=cluster, submit_time=row.submit)
-        is_ours = row.job == job_id and name_fits and watched.is_job_of(row, numbered)
+        is_ours = row.job == job_id and _is_own_job(watched, numbered, row)
         printed_ids.append(PrintedId(job, is_ours=is_ours, row=row, fields=fields))
         if is_ours:
             break
     return printed_ids
+
+
+def _is_own_job(watched: TrackedCampaign, array: Array, row: JobRow) -> bool:
+    """Return whether a job is an array's by its directory, or by name, comment or script."""
+    label = watched.find_labelled_array(row)
+    return (label is None or label.name == array.name) and watched.is_job_of(row, array)
+
+
+def confirm_jobs(
+    watched: TrackedCampaign, arrays: Iterable[Array], context: SchedulerContext
+) -> Iterator[Array]:
+    """Ask squeue once about submitted arrays; yield them, confirmed if their jobs are theirs.
+
+    Those of a cluster whose squeue does not answer are left out.
+    """
+    owner = watched.campaign.owner
+    for cluster, members in group((array.cluster, array) for array in arrays).items():
+        queue = run_query(context, commands.squeue_argv(users=[owner], cluster=cluster))
+        rows = {row.job: row for row in commands.read_squeue(queue.stdout).rows}
+        for array in members if queue.ok else ():
+            row = rows.get(array.job_id)
+            if row and _is_own_job(watched, array, row):
+                job = Job(array.job_id, array.cluster, submit_time=row.submit)
+            else:
+                job = Job(array.job_id, array.cluster, confirmed=False)
+            yield job.of(array, format_utc(context.now()))
 
 
 def find_unmarked(watched: TrackedCampaign, printed_ids: Sequence[PrintedId]) -> PrintedId | None:

@@ -5,10 +5,11 @@ answer, before the call for the next one. A crash in between leaves a job that w
 campaign's directory, which the next `submit` of the campaign finds and adopts.
 
 sbatch's answer is not enough: a site may wrap it, and its answer may come too late. The controller
-is asked about each id that it prints, before the next call, which may name it as a
-dependency. After any failure the queue is searched before an array counts as refused. After status
-0, or an id of the submitter's, sbatch is never called again for the array, not even by a resumed
-submission.
+is asked about each id that it prints, before the next call, which may name it as a dependency. Once
+the controller has shown a job exactly as requested, the ids of further jobs with that request are
+believed until the end, when one query confirms them all. After any failure the queue is searched
+before an array counts as refused. After status 0, or an id of the submitter's, sbatch is never
+called again for the array, not even by a resumed submission.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.store import Ledger
 from hpcbert.errors import SchedulerError, UsageError, format_count, join_names
 from hpcbert.model import Array, Campaign, Point, format_utc
-from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext, record_arrays
+from hpcbert.scheduler.base import RESUME, Job, NoRoomError, SchedulerContext, record_arrays
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, run_query
 from hpcbert.scheduler.slurm.identify import (
     PrintedId,
     adopt_jobs,
     check_printed_ids,
     complete_array,
+    confirm_jobs,
     find_unmarked,
     format_complaint,
     look_up_job,
     parse_job_ids,
     search_job,
 )
-from hpcbert.script.request import part_options
+from hpcbert.script.request import part_options, without_names
 from hpcbert.slurm import commands, inventory, reasons
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import parse_state
@@ -120,6 +122,14 @@ def sbatch_argv(
     return ["sbatch", "--parsable", *words, str(directory / array.script)]
 
 
+class SbatchCall(NamedTuple):
+    """A call of sbatch: the array as it was recorded before, and what came of it."""
+
+    array: Array
+    conditions: StartConditions
+    outcome: Outcome
+
+
 class Submission:
     """Calls sbatch for the arrays of a campaign, whose lock the caller holds.
 
@@ -130,6 +140,10 @@ class Submission:
     def __init__(self, ledger: Ledger, context: SchedulerContext) -> None:
         environ = commands.submission_environment(context.environ)
         self._ledger, self._context = ledger, context._replace(environ=environ)
+        # Requests for which the controller has shown a job without any difference.
+        self._unchanged_requests: set[object] = set()
+        # Calls whose ids are believed, by the array's name.
+        self._believed_calls: dict[str, SbatchCall] = {}
 
     @property
     def _watched(self) -> TrackedCampaign:
@@ -162,6 +176,21 @@ class Submission:
             if array.job_id and not array.preflight:
                 arrays |= {None: array, array.point: array}
         report("submitting jobs", total, total)
+        self._confirm_believed()
+
+    def _confirm_believed(self) -> None:
+        """Confirm the believed ids by one query; identify each job that it does not show."""
+        calls = self._believed_calls
+        watched = self._watched
+        believed = [array for array in watched.campaign.arrays if array.name in calls]
+        answered = list(confirm_jobs(watched, believed, self._context))
+        if confirmed := [array for array in answered if array.seen]:
+            record_arrays(self._ledger, *confirmed)
+        for array in answered:
+            if not array.seen:
+                call = calls[array.name]
+                record_arrays(self._ledger, call.array)
+                self._record_result(*self._identify(call))
 
     def _adopt_all(self) -> None:
         """Record the jobs of all arrays that have one, even if the manifest knows of no call."""
@@ -230,28 +259,45 @@ class Submission:
             result, verdict = self._call_sbatch(called_array, conditions)
         if verdict == "full" and len(result.repeats) > 1 and not result.together:
             return result
+        self._record_result(result, verdict)
+        return result
+
+    def _record_result(self, result: Array, verdict: Verdict) -> None:
+        """Record an array after its call of sbatch; raise an error if it is not submitted."""
         # This goes to disk with the next call of sbatch, or the manifest: until then the job
         # itself, which can be found again, is the record.
-        record_arrays(ledger, result, flush=result.state != "submitted")
+        record_arrays(self._ledger, result, flush=result.state != "submitted")
         if verdict == "full":
-            raise _make_no_room(result, ledger.campaign)
+            raise _make_no_room(result, self._ledger.campaign)
         if result.state != "submitted":
-            raise _make_refusal(result, ledger.campaign, context.again)
-        return result
+            raise _make_refusal(result, self._ledger.campaign, self._context.again)
 
     def _call_sbatch(self, array: Array, conditions: StartConditions) -> tuple[Array, Verdict]:
         """Call sbatch once; return the result for the array, and whether calling again may help."""
-        watched, context = self._watched, self._context
-        argv = sbatch_argv(watched.directory, array, conditions)
-        outcome = context.run(argv, cwd=watched.directory, env=context.environ)
+        directory, context = self._ledger.directory, self._context
+        argv = sbatch_argv(directory, array, conditions)
+        outcome = context.run(argv, cwd=directory, env=context.environ)
         if outcome.returncode == _NO_PROGRAM:
             return replace(array, state="refused", error=format_complaint(outcome)), "done"
+        call = SbatchCall(array, conditions, outcome)
+        request = (without_names(array.request), bool(conditions.jobs), conditions.exclude)
+        job = _read_single_job(outcome)
+        if job and request in self._unchanged_requests:
+            self._believed_calls[array.name] = call
+            return job.of(array, format_utc(context.now())), "done"
+        result, verdict = self._identify(call)
+        if result.seen and not result.changed:
+            self._unchanged_requests.add(request)
+        return result, verdict
+
+    def _identify(self, call: SbatchCall) -> tuple[Array, Verdict]:
+        """Return an array with the job that sbatch made for it, as the controller shows it."""
+        watched, context = self._watched, self._context
+        array, conditions, outcome = call
         printed_ids = check_printed_ids(watched, array, outcome, context)
         printed = next((printed for printed in printed_ids if printed.is_ours), None)
         if printed is None:
-            lines = [line for line in outcome.stdout.splitlines() if line.strip()]
-            is_single = outcome.ok and len(printed_ids) == 1 and all(map(parse_job_ids, lines))
-            single_id = printed_ids[0] if is_single else None
+            single_id = printed_ids[0] if _read_single_job(outcome) else None
             # Nothing contradicts an unanswered id at this moment; a later query settles it
             # (`Array.is_unconfirmed`).
             if single_id is None or not single_id.unanswered:
@@ -309,6 +355,14 @@ class Submission:
         queue = run_query(self._context, commands.squeue_argv(users=[owner], cluster=array.cluster))
         rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
         return any(not parse_state(row.state).kind.over for row in rows)
+
+
+def _read_single_job(outcome: Outcome) -> Job | None:
+    """Return the job of an sbatch that succeeded and printed nothing else; None otherwise."""
+    lines = [line for line in outcome.stdout.splitlines() if line.strip()]
+    ids = parse_job_ids(outcome.stdout)
+    is_single = outcome.ok and len(ids) == 1 and all(map(parse_job_ids, lines))
+    return Job(*ids[0], confirmed=False) if is_single else None
 
 
 def _find_previous_array(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:

@@ -113,6 +113,24 @@ def test_what_a_sites_wrapper_prints_is_neither_the_id_nor_a_refusal(tmp_path, f
     assert slurm.count("sbatch") == 2
 
 
+@pytest.mark.parametrize("away", [set(), {"squeue"}], ids=["squeue answers", "it does not"])
+@pytest.mark.parametrize("last", ["{job}", "34", "102"])
+def test_believed_ids_are_confirmed_together_in_the_end_or_later(tmp_path, last, away):
+    draft, slurm = curve(tmp_path), Wrapped(jobs={"34": Job("somebody else's")}, away=away)
+
+    def change_the_last_answer(_):
+        slurm.form = f"{last}\n" if slurm.count("sbatch") == 4 else "{job}\n"
+
+    slurm.before = change_the_last_answer
+    arrays = drafts.submit(draft, slurm).arrays
+    assert [bool(array.seen) for array in arrays] == [True, True, True, not away]
+    slurm.away = set()
+    arrays = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
+    assert [slurm.jobs[array.job_id].name for array in arrays] == [array.name for array in arrays]
+    assert all(array.seen for array in arrays)
+    assert slurm.count("sbatch") == 4
+
+
 def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(form="34\n{job}\n", away={"scontrol", "squeue", "sacct"})
