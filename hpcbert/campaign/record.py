@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -181,7 +182,7 @@ class RepeatRecord:
     def events(self) -> tuple[Event, ...]:
         """All events, oldest first; a line that a full disk cut is skipped."""
         events = []
-        for line in self.raw.split(b"\n"):
+        for line in filter(None, self.raw.split(b"\n")):
             with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
                 if isinstance(event, dict):
@@ -240,36 +241,36 @@ class Records:
 
     def __init__(self, *, keep_unchanged: bool = False) -> None:
         self._keep_unchanged = keep_unchanged
-        # By folder: those of thousands of campaigns may be here, and one is asked about at a time.
-        self._read: dict[Path, dict[Path, RepeatRecord]] = {}
+        self._read: dict[Path, RepeatRecord] = {}
+        # Those of thousands of campaigns may be here, and one is asked about at a time.
+        self._paths: dict[Path, list[Path]] = defaultdict(list)
 
     def at(self, path: Path) -> RepeatRecord:
         """Return the content of a status file, as first read."""
         path = path.absolute()
-        folder_records = self._read.setdefault(path.parent, {})
-        if path not in folder_records:
-            folder_records[path] = read_record(path)
-        return folder_records[path]
+        if path not in self._read:
+            self._read[path] = read_record(path)
+            self._paths[path.parent].append(path)
+        return self._read[path]
 
     def stamps(self, directory: Path) -> dict[str, Stamp]:
         """Return the stamps that a campaign's files had when they were read, by relative path."""
-        folder_records = self._read.get(directory.absolute() / _FOLDER, {})
-        return {
-            f"{_FOLDER}/{path.name}": repeat_record.stamp
-            for path, repeat_record in folder_records.items()
-            if repeat_record.stamp is not None
-        }
+        stamps = {}
+        for path in self._paths.get(directory.absolute() / _FOLDER, ()):
+            stamp = self._read[path].stamp
+            if stamp is not None:
+                stamps[f"{_FOLDER}/{path.name}"] = stamp
+        return stamps
 
     def reread_changed(self) -> bool:
         """Read files again that have another stamp than before; return whether any had."""
         changed = [
-            (folder_records, path)
-            for folder_records in self._read.values()
-            for path, repeat_record in folder_records.items()
+            path
+            for path, repeat_record in self._read.items()
             if repeat_record.stamp != read_stamp(path)
         ]
-        for folder_records, path in changed:
-            folder_records[path] = read_record(path)
+        for path in changed:
+            self._read[path] = read_record(path)
         return bool(changed)
 
     def refresh(self, directory: Path) -> None:
@@ -278,17 +279,15 @@ class Records:
         Use it after asking a scheduler: an end that was written meanwhile must be seen.
         """
         folder = directory.absolute() / _FOLDER
-        folder_records = self._read.pop(folder, {})
-        if self._keep_unchanged:
-            self._read[folder] = {
-                path: repeat_record
-                for path, repeat_record in folder_records.items()
-                if repeat_record.stamp == read_stamp(path)
-            }
+        for path in self._paths.pop(folder, ()):
+            if self._keep_unchanged and self._read[path].stamp == read_stamp(path):
+                self._paths[folder].append(path)
+            else:
+                del self._read[path]
 
     def refresh_all(self) -> None:
         """Do the same for all campaigns."""
-        for folder in tuple(self._read):
+        for folder in tuple(self._paths):
             self.refresh(folder.parent)
 
 

@@ -201,7 +201,7 @@ class Repeat:
         """Its id, unique over clusters too."""
         return f"{self.job_id};{self.array.cluster}" if self.array.cluster else self.job_id
 
-    @property
+    @cached_property
     def status(self) -> Path:
         """Where its jobs write its events, including jobs of earlier arrays."""
         return self.watched.directory / self.array.status(self.number)

@@ -160,7 +160,7 @@ def list_shortfalls(tables: Iterable[SpeedupTable]) -> tuple[HpcbertError, ...]:
 
 def collect_tables(
     paths: Sequence[Path],
-    request: CollectRequest,
+    request: CollectRequest | None = None,
     *,
     form: str = "text",
     output: str = "",
@@ -171,7 +171,7 @@ def collect_tables(
     junit: str = "",
 ) -> Result:
     """Collect campaigns and logs; write the table to a file, or return it."""
-    collection = collect(paths, request, (places or find_places()).recipes)
+    collection = collect(paths, request or CollectRequest(), (places or find_places()).recipes)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables

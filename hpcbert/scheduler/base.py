@@ -11,21 +11,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.store import Ledger
-from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import Traits
-from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest, format_utc
-from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Runner
 from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:  # with containers and recipes, which tracking does not need
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.finding import Finding
+    from hpcbert.script.resolve import SubmitOptions
 
 States = Mapping[Key, RepeatState]
 

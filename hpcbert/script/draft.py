@@ -15,7 +15,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
-from hpcbert.script.plan import MOST_INDICES, MeasurementPlan
+from hpcbert.script.plan import MeasurementPlan
 from hpcbert.script.rerun import Lock, make_lock
 from hpcbert.script.resolve import (
     Resolved,
@@ -24,6 +24,7 @@ from hpcbert.script.resolve import (
     resolve,
     resolve_preflight,
 )
+from hpcbert.slurm.inventory import MOST_INDICES
 from hpcbert.system import redact
 
 # Characters of a job's name that squeue shows by default (squeue(1), `--format=%.8j`).

@@ -72,7 +72,6 @@ def _parse_setting(recipe: Recipe, name: str, text: OptionValue) -> OptionValue:
 
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
-MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
 # Variables that slurm.bash sets if the site names an interface.
 _BY_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 

@@ -17,8 +17,8 @@ from hpcbert.errors import UsageError, refuse_ineffective
 from hpcbert.model import Array, Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
-from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
-from hpcbert.slurm.inventory import choose_mpi
+from hpcbert.script.plan import MeasurementPlan, Request, choose_device, plan
+from hpcbert.slurm.inventory import MOST_INDICES, choose_mpi
 from hpcbert.timelimit import TimeLimit
 
 # Directory of a script to submit by hand: the one in which sbatch is called.

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.timelimit import TimeLimit
@@ -55,8 +54,7 @@ _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.\d+)
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
-@dataclass(frozen=True)
-class JobRow:
+class JobRow(NamedTuple):
     """One line of sacct or squeue.
 
     Attributes:
@@ -98,8 +96,7 @@ class JobRow:
         )
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """The output of one command.
 
     Attributes:
@@ -207,7 +204,7 @@ def _read_listing(
         if identity is not None:
             job_row = JobRow(*identity, user=words[1], state=words[2], **read_row(words))
             has_cluster = job_row.cluster or not cluster
-            rows.append(job_row if has_cluster else replace(job_row, cluster=cluster))
+            rows.append(job_row if has_cluster else job_row._replace(cluster=cluster))
         elif is_whole and _OTHER.fullmatch(words[0].strip()):
             continue  # Another job, and readable, but none of ours.
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:

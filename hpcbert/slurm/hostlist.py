@@ -23,6 +23,8 @@ def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
     text = text.strip()
     if text in _NOBODY:
         return ()
+    if "[" not in text and "," not in text:
+        return (text,)
     names: list[str] = []
     room_left = max(_CHARACTERS, len(text))
     try:

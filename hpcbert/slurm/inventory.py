@@ -47,6 +47,8 @@ _MOST_GPUS = 1024
 _FORCED = re.compile(r"FORCE(?::(?!1$)\d+)?")
 # Of a job without a request; 0 and UNLIMITED stand for all.
 _DEFAULT_MEMORY = re.compile(r"\b(DefMemPer\w+) *= *([1-9]\d*)")
+# The default MaxArraySize of 1001 ends an array's indices at 1000.
+MOST_INDICES = 1000
 _PREEMPTING = ("CANCEL", "REQUEUE", "SUSPEND")
 # A resource that jobs see and do not use up; no type has this name.
 _UNCONSUMED = "no_consume"

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pwd import getpwuid
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.hostlist import expand
@@ -66,8 +66,7 @@ _PHASES = {
 }
 
 
-@dataclass(frozen=True)
-class JobRecord:
+class JobRecord(NamedTuple):
     """The record of a job about one attempt of a repeat; None: not recorded.
 
     Attributes:
@@ -246,14 +245,13 @@ def _apply_event(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
         },
     }
     phase = kind if kind in _PHASES else job_record.phase
-    return replace(job_record, phase=phase, **changes.get(kind, {}))
+    return job_record._replace(phase=phase, **changes.get(kind, {}))
 
 
 # --- All sources ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reports:
+class Reports(NamedTuple):
     """Everything known about one repeat.
 
     Attributes:
@@ -356,9 +354,9 @@ def _resolve_single(reports: Reports) -> RepeatState:
         return reports.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
     if queue_row is not None and state.kind is Kind.WAITING:
         # sacct has the reason from when it was first recorded.
-        accounting = replace(accounting, reason=queue_row.reason)
+        accounting = accounting._replace(reason=queue_row.reason)
     if queue_row is not None and _never_began(accounting) and not _has_reason(accounting):
-        accounting = replace(accounting, reason=queue_row.reason)
+        accounting = accounting._replace(reason=queue_row.reason)
     return convert_row(accounting, "sacct", silent=reports.silent)
 
 

@@ -1,6 +1,5 @@
 """How the state of a repeat follows from sacct, squeue and what its job recorded."""
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -32,7 +31,7 @@ def test_a_state_follows_from_its_sources(
     """Without an answer of squeue: it has one if it has a row. `detail` and `advice` are parts."""
     queue = make_row(squeue)
     answer = answer or ("answered" if queue else "unasked")
-    job_record = replace(RECORDS[record or ""], **(changes or {}))
+    job_record = RECORDS[record or ""]._replace(**(changes or {}))
     reports = Reports(job_record, make_row(sacct), queue=queue, squeue=answer, **(options or {}))
     state = resolve_state(reports)
     for name, value in expected.items():
@@ -49,10 +48,10 @@ def test_an_end_that_slurm_may_take_back_is_checked_with_squeue_and_the_attempt_
     for word in (state.word for state in STATES if state.returns):
         lost = Reports(RECORDS["ran"], make_row(word))
         assert needs_squeue(lost), word
-        again = replace(lost, queue=make_row("PENDING", reason="BeginTime"), squeue="answered")
+        again = lost._replace(queue=make_row("PENDING", reason="BeginTime"), squeue="answered")
         assert resolve_state(again).word == "PENDING", word
-        assert resolve_state(replace(lost, squeue="answered")).word == word
-        queued = replace(lost, queue=make_row(word), squeue="answered")
+        assert resolve_state(lost._replace(squeue="answered")).word == word
+        queued = lost._replace(queue=make_row(word), squeue="answered")
         assert resolve_state(queued).source == "sacct", word
     lost = make_row("NODE_FAIL", nodelist="n3", exit_code=None)
     queue = make_row("PENDING", reason="BeginTime", start=None, nodelist="")

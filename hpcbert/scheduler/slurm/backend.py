@@ -12,25 +12,24 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
-from hpcbert.config.recipe import Recipe
-from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import HpcbertError, SchedulerError
-from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest, Point
 from hpcbert.scheduler.base import FLOOR, Check, Scheduler, Start, Supply, Target
 from hpcbert.scheduler.slurm import admission, cluster, examine, identify, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
-from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands, inventory
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.states import RepeatState, parse_state
 from hpcbert.system import files
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # with containers and recipes, which tracking does not need
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.finding import Finding
     from hpcbert.scheduler.slurm.poller import SlurmPoller
+    from hpcbert.script.resolve import SubmitOptions
 
 # scancel's messages about a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")
@@ -212,7 +211,7 @@ class Slurm(Scheduler):
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
         cluster_name = argument_value(site.slurm.sbatch_args, "clusters").partition(",")[0]
-        return Cluster(self.context, cluster_name).settings.most_indices or MOST_INDICES
+        return Cluster(self.context, cluster_name).settings.most_indices or inventory.MOST_INDICES
 
     def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a job's partition; none if it does not answer."""

@@ -161,6 +161,7 @@ class SlurmPoller(Poller):
         self._repeats = [
             repeat for tracked_campaign in watched for repeat in tracked_campaign.repeats
         ]
+        self._open = list(self._repeats)
         self._watcher = Watcher(self._repeats, context)
         self._pace, self._due = Pace(floor=floor), 0.0
         self._early = EarlyQueries(floor=floor)
@@ -176,13 +177,14 @@ class SlurmPoller(Poller):
         squeue is asked early about ends that jobs wrote.
         """
         due = self._context.now() >= self._due
-        if not self._open() or not (due or self._is_early_query_due()):
+        if not self._open or not (due or self._is_early_query_due()):
             return
         before = dict(self.states)
         if due:
             self._ask()
         else:
             self._confirm()
+        self._open = [repeat for repeat in self._repeats if not self.is_final(repeat.key)]
         changed = any(has_changed(before.get(key), state) for key, state in self.states.items())
         if due or changed:
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
@@ -192,7 +194,7 @@ class SlurmPoller(Poller):
 
     def pause(self) -> float | None:
         """Return the seconds to the next query; None if nothing is left to ask about."""
-        return max(0.0, self._due - self._context.now()) if self._open() else None
+        return max(0.0, self._due - self._context.now()) if self._open else None
 
     def has_news(self) -> bool:
         """Return whether squeue may be asked now about ends that jobs wrote."""
@@ -205,13 +207,13 @@ class SlurmPoller(Poller):
         # A controller that failed is asked again no earlier than the next poll, which backs off.
         if not self._ended or self._squeue in {"absent", "failed"} or self.failures:
             return math.inf
-        last = len(self._ended) == len(self._open())
+        last = len(self._ended) == len(self._open)
         return self._early.seconds(self._context.now(), last=last)
 
     def _note_ends(self) -> None:
         """Remember the repeats whose jobs wrote an end, but that are not known to be over."""
         before = self._ended
-        self._ended = {repeat.key: repeat for repeat in self._open() if repeat.newest.ended}
+        self._ended = {repeat.key: repeat for repeat in self._open if repeat.newest.ended}
         if self._ended.keys() - before.keys():
             self._early = self._early.note_end(self._context.now())
 
@@ -222,13 +224,10 @@ class SlurmPoller(Poller):
         """Return whether a repeat's end has stood for enough polls."""
         return self._confirmations.get(key, 0) >= _CONFIRMATIONS
 
-    def _open(self) -> list[Repeat]:
-        return [repeat for repeat in self._repeats if not self.is_final(repeat.key)]
-
     def _ask(self) -> None:
         """Go down the ladder once for every unsettled repeat."""
         self._watcher.update()
-        open_repeats = self._open()
+        open_repeats = self._open
         for watched in self._watched:
             watched.records.refresh(watched.directory)
         reports_by_key = {repeat.key: self._collect_reports(repeat) for repeat in open_repeats}
@@ -241,14 +240,14 @@ class SlurmPoller(Poller):
         for repeat in doubts:
             reports = reports_by_key[repeat.key]
             row, _ = queue.newest(repeat)
-            reports_by_key[repeat.key] = replace(reports, queue=row, squeue=self._squeue)
+            reports_by_key[repeat.key] = reports._replace(queue=row, squeue=self._squeue)
         for repeat in open_repeats:
             if reports_by_key[repeat.key].has_trace:
                 self._seen_arrays.add(repeat.array.name)
         for repeat in open_repeats:
             reports = reports_by_key[repeat.key]
             if self._is_lost(repeat):
-                reports = replace(reports, lost_job=repeat.array.job_id)
+                reports = reports._replace(lost_job=repeat.array.job_id)
             self._judge(repeat, reports)
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
@@ -262,9 +261,8 @@ class SlurmPoller(Poller):
         for key, repeat in self._ended.items():
             row, _ = queue.newest(repeat)
             if key in accounted_keys or (row is not None and parse_state(row.state).kind.over):
-                self._judge(
-                    repeat, replace(self._collect_reports(repeat), queue=row, squeue=self._squeue)
-                )
+                reports = self._collect_reports(repeat)
+                self._judge(repeat, reports._replace(queue=row, squeue=self._squeue))
 
     def _is_accounted(self, repeat: Repeat) -> bool:
         return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
