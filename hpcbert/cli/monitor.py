@@ -21,6 +21,7 @@ from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT, flag_option, make
 from hpcbert.cli.output import Result, print_text, run_command
 from hpcbert.cli.progress import (
     Display,
+    count_marks,
     format_cancel_hint,
     format_counts,
     has_screen,
@@ -204,7 +205,7 @@ def _make_result(
         repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive
     }
     campaigns: list[dict[str, Any]] = []
-    lines = [format_counts(view.states.values())]
+    lines = [format_counts(count_marks(view.states.values()))]
     for tracked, place in places:
         name, over = tracked.campaign.id, tracked.directory not in alive
         sentences = preflight.describe_preflight(tracked, over=over)

@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 import click
 
 from hpcbert import model
-from hpcbert.campaign.foreign import CollectRequest
 from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_rehearsed, run_aloud
 from hpcbert.cli.output import VERSION, Result, dump_json, pick, print_text, replace_controls
-from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_rates
@@ -114,11 +112,15 @@ def find_mark(state: RepeatState) -> Mark:
     return _CANCELLED if state.cancelled else MARKS[state.kind]
 
 
-def format_counts(states: Iterable[RepeatState]) -> str:
+def count_marks(states: Iterable[RepeatState]) -> Counter[Mark]:
+    """Return the number of states that are shown alike."""
+    return Counter(map(find_mark, states))
+
+
+def format_counts(counts: Mapping[Mark, int]) -> str:
     """Return the number of repeats in each kind of state: `4 completed, 1 running`."""
-    counts = Counter(map(find_mark, states))
     marks = (*MARKS.values(), _CANCELLED)
-    return ", ".join(f"{counts[mark]} {mark.name}" for mark in marks if counts[mark])
+    return ", ".join(f"{counts[mark]} {mark.name}" for mark in marks if counts.get(mark))
 
 
 def format_duration(seconds: float | None) -> str:
@@ -210,7 +212,9 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
             hint = "Find the cause in its log, then submit the rehearsal again."
             errors.append(IncompleteError(message, where=campaign.id, hint=hint))
     if campaign_paths:
-        return collect_tables(campaign_paths, CollectRequest())
+        from hpcbert.cli.tables import collect_tables  # with all that reads logs of others
+
+        return collect_tables(campaign_paths)
     count = f"{total - failed} of {total} repeats went through"
     data = {"campaigns": rows, "repeats": {"asked": total, "rehearsed": total - failed}}
     lines = [f"Rehearsed: {count}, nothing was trained.", *lines]

@@ -164,7 +164,7 @@ def watch(
         trouble = tracker.complaint if tracker.failures else ""
         view = View(repeats, tracker.states, now, trouble, tracker.garbage)
         is_last = once or tracker.is_over()
-        changed = [repeat for repeat in repeats if repeat.key in new_states]
+        changed = [repeat for repeat in repeats if repeat.key in new_states] if new_states else []
         if changed:
             sinks.changes([Change(repeat, new_states[repeat.key], now) for repeat in changed])
         sinks.view(view)

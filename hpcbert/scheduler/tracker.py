@@ -34,18 +34,23 @@ class Tracker:
             )
 
     def poll(self) -> dict[Key, RepeatState]:
-        """Look once and return the states that changed since the last look."""
-        before, self.states = self.states, {}
+        """Look once and return the states that changed since the last look.
+
+        `states` stays the same object as long as nothing in it differs.
+        """
+        before: dict[Key, RepeatState] = self.states
+        states: dict[Key, RepeatState] = {}
         for poller in self._pollers:
             poller.poll()
-            self.states |= poller.states
+            states |= poller.states
         self.failures = max((poller.failures for poller in self._pollers), default=0)
         self.complaint = "; ".join(poller.complaint for poller in self._pollers if poller.complaint)
         self.absent = any(poller.absent for poller in self._pollers)
         self.garbage = tuple(line for poller in self._pollers for line in poller.garbage)
-        return {
-            key: state for key, state in self.states.items() if has_changed(before.get(key), state)
-        }
+        if states == before:
+            return {}
+        self.states = states
+        return {key: state for key, state in states.items() if has_changed(before.get(key), state)}
 
     def pause(self) -> float:
         """Return the seconds until the next poll is worthwhile."""

@@ -57,7 +57,7 @@ class Kind(str, Enum):
     @property
     def over(self) -> bool:
         """Whether it has ended, and how is known."""
-        return self in {Kind.SUCCEEDED, Kind.FAILED, Kind.UNNEEDED}
+        return self is Kind.SUCCEEDED or self is Kind.FAILED or self is Kind.UNNEEDED
 
     @property
     def alive(self) -> bool:
@@ -67,7 +67,7 @@ class Kind(str, Enum):
     @property
     def queued(self) -> bool:
         """Whether it is in the queue, for the first time or again."""
-        return self in {Kind.WAITING, Kind.REQUEUED}
+        return self is Kind.WAITING or self is Kind.REQUEUED
 
 
 def read_kind(word: Any) -> Kind | None:

@@ -207,8 +207,8 @@ class Monitor(App[None]):
 
         The only point, and the one with the cursor, stay as they are.
         """
-        points = [row for row in scene.rows.values() if row.level is Level.POINT]
-        ended = {row.key for row in points if not scene.is_alive(row)}
+        points = [row for row in scene.groups if row.level is Level.POINT]
+        ended = {row.key for row in points if not scene.tally(row.key).alive}
         changed, self._ended = ended ^ self._ended, ended
         current_key = self._rows.row.key[:2] if self._rows.row else ()
         for key in changed - {current_key} if len(points) > 1 else ():
@@ -241,15 +241,15 @@ class Monitor(App[None]):
         self._say("keys", question or self._notice or _KEYS)
 
     def _title(self, scene: Scene) -> str:
-        states = scene.view.states.values()
-        words = ["hpcbert monitor", format_counts(states)]
+        tally = scene.tally(())
+        words = ["hpcbert monitor", format_counts(tally.marks)]
         if scene.view.trouble:
             words.append(f"no answer: {scene.view.trouble}")
         if scene.over:
             words.append("all is over")
         elif (seconds := scene.total_time_left) is not None:
             words.append(f"about {format_duration(seconds)} left")
-            if any(state.kind is Kind.RUNNING for state in states):
+            if tally.running:
                 now, end = scene.view.time, time.localtime(scene.view.time + seconds)
                 is_today = end[:3] == time.localtime(now)[:3]
                 clock = time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", end)
@@ -264,7 +264,7 @@ class Monitor(App[None]):
         if self._scene is None or row.key not in self._scene.rows:
             return Text()
         head, state = self._sheet.line(row, self._scene, folded=folded)
-        style = choose_style(self._scene.states(row))
+        style = choose_style(self._scene.tally(row.key).marks)
         label = Text(head, "bold" if row.level is Level.CAMPAIGN else "")
         return label.append(state, style if self._colour or style == "dim" else "")
 
@@ -440,6 +440,7 @@ class Rows(Tree[TreeRow]):
         self.show_root = self.show_guides = self.auto_expand = False
         self.guide_depth = INDENT
         self.nodes: dict[RowKey, TreeNode[TreeRow]] = {}
+        self._labels: dict[RowKey, Text] = {}
         self.folded: set[RowKey] = set()
 
     @property
@@ -476,15 +477,26 @@ class Rows(Tree[TreeRow]):
 
     def visible_rows(self) -> list[TreeRow]:
         """Return the rows on the screen."""
+        return [node.data for node in self._visible_nodes() if node.data]
+
+    def _visible_nodes(self) -> list[TreeNode[TreeRow]]:
         top = round(self.scroll_offset.y)
         nodes = [self.get_node_at_line(top + line) for line in range(self.size.height)]
-        return [node.data for node in nodes if node and node.data]
+        return [node for node in nodes if node]
 
     def draw(self) -> None:
-        """Draw the rows on the screen again."""
+        """Draw the rows on the screen that are not as they were drawn last."""
+        for node in self._visible_nodes():
+            if node.data and self._labels.get(node.data.key) != self._label(node):
+                node.refresh()
+
+    def _label(self, node: TreeNode[TreeRow]) -> Text:
+        return self._make_label(node.data, folded=not node.is_expanded) if node.data else Text()
+
+    def _forget_drawn(self) -> None:
+        """Let rows that come onto the screen be drawn as they are now, not as they were."""
         for node in self.root.children:
             node.refresh()
-        self.refresh()
 
     def get_label_width(self, node: TreeNode[TreeRow]) -> int:  # noqa: ARG002 - Textual's
         """Return no width: a row never needs more than the screen's."""
@@ -497,7 +509,9 @@ class Rows(Tree[TreeRow]):
         style: Style,
     ) -> Text:
         """Return a row as text."""
-        label = self._make_label(node.data, folded=not node.is_expanded) if node.data else Text()
+        label = self._label(node)
+        if node.data:
+            self._labels[node.data.key] = label.copy()
         label.stylize(style)
         return label
 
@@ -528,11 +542,13 @@ class Rows(Tree[TreeRow]):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Scroll, and let details of the new rows be read."""
+        self._forget_drawn()
         super().watch_scroll_y(old_value, new_value)
         self._look()
 
     def on_resize(self) -> None:
         """Lay the rows out for another size."""
+        self._forget_drawn()
         self._look()
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from statistics import fmean
+from math import fsum
+from typing import NamedTuple
 
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.cli.output import replace_controls
 from hpcbert.cli.progress import (
+    Mark,
     advise,
     convert_rate,
+    count_marks,
     find_mark,
     format_counts,
     format_duration,
@@ -73,11 +76,53 @@ def list_rows(repeats: Sequence[Repeat]) -> dict[RowKey, TreeRow]:
     return {key: TreeRow(key, tuple(members)) for key, members in groups.items()}
 
 
+class Tally(NamedTuple):
+    """What the states of repeats sum up to.
+
+    Attributes:
+        marks: Number of repeats by how they are shown.
+        alive: Number of those that wait or run.
+        wait: Why they wait, if for one reason, and if none runs.
+        timed, seconds: Number of completed ones with a known duration, and the sum of these.
+    """
+
+    marks: Counter[Mark]
+    alive: int
+    running: tuple[Repeat, ...]
+    failed: tuple[Repeat, ...]
+    wait: str
+    timed: int
+    seconds: float
+
+
+def tally_repeats(repeats: Sequence[Repeat], states: Mapping[Key, RepeatState]) -> Tally:
+    """Sum up the states of repeats."""
+    pairs = [(repeat, states[repeat.key]) for repeat in repeats]
+    running = tuple(repeat for repeat, state in pairs if state.kind is Kind.RUNNING)
+    details = {state.detail for _, state in pairs if state.kind.queued}
+    # In whole seconds: one that took less than a second took no time.
+    times = [
+        max(1.0, state.elapsed)
+        for _, state in pairs
+        if state.kind is Kind.SUCCEEDED and state.elapsed is not None
+    ]
+    return Tally(
+        marks=count_marks(state for _, state in pairs),
+        alive=sum(state.kind.alive for _, state in pairs),
+        running=running,
+        failed=tuple(repeat for repeat, state in pairs if state.kind is Kind.FAILED),
+        wait=details.pop() if len(details) == 1 and not running else "",
+        timed=len(times),
+        seconds=fsum(times),
+    )
+
+
 @dataclass(frozen=True)
 class Scene:
     """What is shown at one moment.
 
     Attributes:
+        tallies: Those of the view's states that were needed so far, by the row's key.
         details: Progress of the running repeats on the screen.
         failures: Why the failed repeats on the screen failed, from their logs.
         rates: The numbers of each campaign, by its id.
@@ -89,29 +134,24 @@ class Scene:
     failures: Mapping[Key, str] = field(default_factory=dict)
     rates: Mapping[str, Rates] = field(default_factory=dict)
     unit: Unit = "samples"
+    tallies: dict[RowKey, Tally] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> tuple[TreeRow, ...]:
+        """The rows of campaigns and points."""
+        return tuple(row for key, row in self.rows.items() if len(key) < Level.REPEAT)
+
+    def tally(self, key: RowKey) -> Tally:
+        """Return what the repeats of a row sum up to; without a key, all of them."""
+        if key not in self.tallies:
+            repeats = self.rows[key].repeats if key else self.view.repeats
+            self.tallies[key] = tally_repeats(repeats, self.view.states)
+        return self.tallies[key]
 
     @property
     def over(self) -> bool:
         """Whether nothing waits or runs any more."""
-        return not any(state.kind.alive for state in self.view.states.values())
-
-    def states(self, row: TreeRow) -> list[RepeatState]:
-        """Return the states of a row's repeats."""
-        return [self.view.states[repeat.key] for repeat in row.repeats]
-
-    def is_alive(self, row: TreeRow) -> bool:
-        """Return whether a repeat of a row waits or runs."""
-        return any(state.kind.alive for state in self.states(row))
-
-    def count_running(self, row: TreeRow) -> int:
-        """Return the number of a row's repeats that run."""
-        return sum(state.kind is Kind.RUNNING for state in self.states(row))
-
-    def find_wait(self, key: RowKey) -> str:
-        """Return why a campaign or point waits, if for one reason, and if nothing of it runs."""
-        row = self.rows[key]
-        details = {state.detail for state in self.states(row) if state.kind.queued}
-        return details.pop() if len(details) == 1 and not self.count_running(row) else ""
+        return not self.tally(()).alive
 
     @cached_property
     def _typical_times(self) -> Mapping[RowKey, float]:
@@ -119,20 +159,17 @@ class Scene:
 
         Those that run count too, if their log gives an estimate.
         """
-        times: dict[RowKey, list[float]] = defaultdict(list)
-        for repeat in self.view.repeats:
-            state, running = self.view.states[repeat.key], self.progress(repeat)
-            seconds: float | None = None
-            if state.kind is Kind.SUCCEEDED and state.elapsed is not None:
-                # In whole seconds: one that took less than a second took no time.
-                seconds = max(1.0, state.elapsed)
-            elif running and running.ends is not None and state.start is not None:
-                seconds = running.ends - state.start
-            if seconds is not None:
-                name, point, _ = repeat_key(repeat)
-                for key in ((name, point), (name,), ()):
-                    times[key].append(seconds)
-        return {key: fmean(values) for key, values in times.items()}
+        times: dict[RowKey, float] = {}
+        for key in ((), *(row.key for row in self.groups)):
+            tally = self.tally(key)
+            seconds, count = tally.seconds, tally.timed
+            for repeat in tally.running:
+                running, start = self.progress(repeat), self.view.states[repeat.key].start
+                if running and running.ends is not None and start is not None:
+                    seconds, count = seconds + running.ends - start, count + 1
+            if count:
+                times[key] = seconds / count
+        return times
 
     def time_left(self, row: TreeRow) -> float | None:
         """Return the seconds until a campaign or point ends; None without an estimate.
@@ -142,24 +179,24 @@ class Scene:
         keys = [key for key in (row.key, row.key[:1], ()) if key in self._typical_times]
         if not keys:
             return None
-        typical_time, remaining_work = self._typical_times[keys[0]], 0.0
-        for repeat in row.repeats:
-            state, running = self.view.states[repeat.key], self.progress(repeat)
+        tally, typical_time = self.tally(row.key), self._typical_times[keys[0]]
+        remaining_work = typical_time * (tally.alive - len(tally.running))
+        for repeat in tally.running:
+            start, running = self.view.states[repeat.key].start, self.progress(repeat)
             ends = running.ends if running else None
-            if ends is None and state.kind is Kind.RUNNING and state.start is not None:
-                ends = state.start + typical_time
-            if state.kind.alive:
-                remaining_work += typical_time if ends is None else max(0.0, ends - self.view.time)
-        return remaining_work / max(1, self.count_running(row))
+            if ends is None and start is not None:
+                ends = start + typical_time
+            remaining_work += typical_time if ends is None else max(0.0, ends - self.view.time)
+        return remaining_work / max(1, len(tally.running))
 
     @property
     def total_time_left(self) -> float | None:
         """Seconds until all campaigns end: some wait for others; None if one has no estimate."""
         totals: dict[str, float] = {}
-        for row in self.rows.values():
+        for row in self.groups:
             if row.level is Level.CAMPAIGN:
                 campaign = row.watched.campaign
-                seconds = self.time_left(row) if self.is_alive(row) else 0.0
+                seconds = self.time_left(row) if self.tally(row.key).alive else 0.0
                 if seconds is None:
                     return None
                 totals[campaign.id] = seconds + totals.get(campaign.after, 0.0)
@@ -180,8 +217,11 @@ class Scene:
         rates = self.rates.get(str(row.key[0]))
         if row.level is not Level.POINT or rates is None:
             return None
+        reduced = rates.rows.get(str(row.key[1]))
+        if reduced is None:
+            return None
         attempts = {(repeat.key, self.view.states[repeat.key].attempt) for repeat in row.repeats}
-        return rates.rows.get(str(row.key[1])) if attempts <= rates.ended else None
+        return reduced if attempts <= rates.ended else None
 
     def format_rate(self, rate: float | None) -> str:
         """Return a rate in the unit of the scene."""
@@ -308,7 +348,7 @@ def _repeat_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
             cells["left"] = format_duration(max(0.0, running.ends - scene.view.time))
     cells["rate"] = scene.format_rate(convert_rate(repeat, throughput, scene.unit))
     # The row of the point has the reason for which all its repeats wait.
-    has_shared_reason = state.kind.queued and scene.find_wait(row.key[:2])
+    has_shared_reason = state.kind.queued and scene.tally(row.key[:2]).wait
     reasons = (
         scene.failures.get(repeat.key, ""),
         f"invalid: {run.reasons[0].detail}" if run and run.reasons else "",
@@ -322,17 +362,17 @@ def _repeat_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
 
 
 def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
-    states, campaign = scene.states(row), row.watched.campaign
-    texts, wait = [], scene.find_wait(row.key)
+    tally, campaign = scene.tally(row.key), row.watched.campaign
+    texts, wait = [], tally.wait
     if row.level is Level.POINT:
-        failures = Counter(scene.failures.get(repeat.key) for repeat in row.repeats)
+        failures = Counter(scene.failures.get(repeat.key) for repeat in tally.failed)
         texts = [f"{format_count(failures[text], 'repeat')}: {text}" for text in failures if text]
         # The row of the campaign has the reason for which all its points wait.
-        wait = "" if scene.find_wait(row.key[:1]) else wait
+        wait = "" if scene.tally(row.key[:1]).wait else wait
     if wait and not wait.startswith(("waits ", "is ")):
         wait = f"waits: {wait}"
-    texts += [wait, format_counts(states)]
-    ended_count = sum(not state.kind.alive for state in states)
+    texts += [wait, format_counts(tally.marks)]
+    ended_count = len(row.repeats) - tally.alive
     cells = {
         "bar": _draw_bar(ended_count / len(row.repeats)),
         "done": f"{ended_count}/{len(row.repeats)}",
@@ -341,7 +381,7 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
         cells["rate"] = scene.format_rate(row_rate(reduced, scene.unit))
         cells["left"] = f"{reduced.efficiency:.1%}" if reduced.efficiency else ""
         texts.append(", ".join(flag for flag in reduced.flags if flag != "no-baseline"))
-    elif scene.is_alive(row):
+    elif tally.alive:
         cells["left"] = format_duration(scene.time_left(row))
     cells["state"] = "; ".join(filter(None, texts))
     if row.level is Level.CAMPAIGN and campaign.name not in ("", campaign.id):
@@ -353,9 +393,9 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
 _FIRST = ("failed", "unknown", "requeued", "running", "waiting", "cancelled", "completed")
 
 
-def choose_style(states: Sequence[RepeatState]) -> str:
-    """Return the style of a row whose repeats have these states, one of rich's."""
-    styles = {mark.name: mark.style for mark in map(find_mark, states)}
+def choose_style(marks: Iterable[Mark]) -> str:
+    """Return the style of a row whose repeats are shown by these marks, one of rich's."""
+    styles = {mark.name: mark.style for mark in marks}
     return next((styles[name] for name in _FIRST if name in styles), "dim")
 
 

@@ -9,18 +9,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import progress
-from hpcbert.cli.view.rows import Level, RowKey, Scene, TreeRow, list_rows
+from hpcbert.cli.view.rows import Level, RowKey, Scene, Tally, TreeRow, list_rows
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Rates, RepeatProgress, Sinks, View, list_ended, read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.errors import HpcbertError, format_count
 from hpcbert.model import Unit
-from hpcbert.slurm.states import Kind
+from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import run
 
 # Seconds between two updates.
@@ -86,6 +87,8 @@ class Session:
         self._failures: dict[Key, str] = {}
         self._rates: dict[str, Rates] = {}
         self._rates_due = 0.0
+        self._rated_states: Mapping[Key, RepeatState] = {}
+        self._tallies: dict[RowKey, Tally] = {}
         self._rows: Sequence[TreeRow] = ()
         self._show: Callable[[Scene], None] = lambda _: None
         self._notify: Callable[[str], None] = lambda _: None
@@ -190,6 +193,8 @@ class Session:
     def _take(self, view: View) -> None:
         if self.view is None or view.repeats is not self.view.repeats:
             self._row_map, self._failures = list_rows(view.repeats), {}
+        if self.view is None or view.states is not self.view.states:
+            self._tallies = {}
         self.view = view
         for key in [key for key in self._failures if view.states[key].kind is not Kind.FAILED]:
             del self._failures[key]  # it was requeued
@@ -200,12 +205,21 @@ class Session:
     def _show_now(self) -> None:
         if self.view is None:
             return
-        self._look(self._rows, self.view)
-        copies = dict(self._details), dict(self._failures), dict(self._rates)
-        self._show(Scene(self.view, self._row_map, *copies, self.unit))
+        scene = Scene(self.view, self._row_map, tallies=self._tallies, unit=self.unit)
+        self._look(scene)
+        self._show(
+            replace(
+                scene,
+                details=dict(self._details),
+                failures=dict(self._failures),
+                rates=dict(self._rates),
+            )
+        )
 
     def _read_rates(self, view: View) -> bool:
         """Read the rates of campaigns with newly ended repeats; return whether there are any."""
+        if view.states is self._rated_states:
+            return False
         is_over = not any(state.kind.alive for state in view.states.values())
         if time.monotonic() < self._rates_due and not is_over:
             return False
@@ -214,23 +228,27 @@ class Session:
             name = watched.campaign.id
             if self._rates.get(name, Rates()).ended != list_ended(watched, view.states):
                 self._rates[name], is_new = read_rates(watched, view.states), True
-        now = time.monotonic()
+        now, self._rated_states = time.monotonic(), view.states
         self._rates_due = now + _IDLE_FACTOR * (now - start)
         return is_new
 
-    def _look(self, rows: Sequence[TreeRow], view: View) -> None:
+    def _look(self, scene: Scene) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
+        view = scene.view
         failed: dict[Key, Repeat] = {}
-        for row in rows:
-            for repeat in row.repeats if row.level is not Level.CAMPAIGN else ():
+        for row in self._rows:
+            if row.level is Level.CAMPAIGN or row.key not in scene.rows:
+                continue
+            tally = scene.tally(row.key)
+            for repeat in tally.running if row.level is Level.REPEAT else ():
                 state = view.states[repeat.key]
-                if row.level is Level.REPEAT and state.kind is Kind.RUNNING:
-                    self._details[repeat.key] = progress.read_details(repeat, state, view.time)
-                if state.kind is Kind.FAILED and repeat.key not in self._failures:
-                    failed[repeat.key] = repeat
-        for key, repeat in list(failed.items())[:_MAX_READ]:
-            self._failures[key] = str(progress.find_failure(repeat, view.states[key]) or "")
-        if len(failed) > _MAX_READ:
+                self._details[repeat.key] = progress.read_details(repeat, state, view.time)
+            failed |= {repeat.key: repeat for repeat in tally.failed}
+        unread = [key for key in failed if key not in self._failures]
+        for key in unread[:_MAX_READ]:
+            failure = progress.find_failure(failed[key], view.states[key])
+            self._failures[key] = str(failure or "")
+        if len(unread) > _MAX_READ:
             self._wake.set()
 
     # --- what the user asks for ------------------------------------------------------------------
