@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
@@ -40,7 +40,6 @@ from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape, format_stamp, parse_device
-from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import matrix
 from hpcbert.script.draft import Draft, Submitter
@@ -52,6 +51,9 @@ from hpcbert.slurm import commands
 from hpcbert.system import redact
 from hpcbert.system.decode import decode
 from hpcbert.system.runner import Runner
+
+if TYPE_CHECKING:  # with all that reads logs
+    from hpcbert.results.document import ResultSet
 
 
 @dataclass(frozen=True)

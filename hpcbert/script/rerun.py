@@ -20,7 +20,6 @@ from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import grammar as grammars
 from hpcbert.model import Campaign, OptionValue, Point, Protocol, Row, SpeedupTable
-from hpcbert.results.reduce import Curves
 from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
 from hpcbert.script.resolve import Resolved, rank_variables
 from hpcbert.system import redact
@@ -264,6 +263,8 @@ def plan_table(
         **_read_protocol(rows, protocols, recipe),
     )
     measurement_plan = plan(recipe, site, request)
+    from hpcbert.results.reduce import Curves  # with all that reads logs and results
+
     curves = Curves(measurement_plan.points)
     for point in measurement_plan.points:
         planned = curves.variant(point)
