@@ -16,7 +16,7 @@ from hpcbert.cli.options import SectionedCommand, add_submit_options, flag_optio
 from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.request import plan_campaigns
 from hpcbert.commands.monitor import read_campaigns
-from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
+from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError, format_count
@@ -80,7 +80,7 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
         *(f"{entry.detail} {entry.hint}".rstrip() for entry in doubts),
     ]
     warnings += store.describe_left_out("the times of earlier runs", skipped)
-    errors = [error for outlook in outlooks for error in list_refusals(outlook)]
+    errors = [error for outlook in outlooks for error in outlook.refusals]
     try:
         refuse_expensive([point.cost for point in points], submission.options.max_gpu_hours)
     except UsageError as error:
@@ -119,7 +119,7 @@ def _campaign_data(outlook: Outlook) -> dict[str, Any]:
         "total": _sum_points(outlook.points),
         "partitions": [{**vars(supply), "limit": str(supply.limit)} for supply in outlook.supplies],
         "missing": [vars(missing) for missing in outlook.lacks],
-        "can_run": outlook.can_run,
+        "can_run": not outlook.refusals,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
@@ -104,25 +104,17 @@ class Outlook:
     """The cost of submitting one draft, with the resources and the missing parts.
 
     Attributes:
-        obstacles: Other reasons that it can't run.
         doubts: Reasons that it may not run.
-        unanswered: Why the scheduler could not be asked; None: it could be.
+        refusals: An error with a hint for each reason that it can't run, as far as known in
+            advance.
     """
 
     draft: Draft
     points: tuple[PointOutlook, ...]
     supplies: tuple[Supply, ...]
     lacks: tuple[Missing, ...]
-    obstacles: tuple[Finding, ...]
     doubts: tuple[Finding, ...]
-    unanswered: SchedulerError | None
-
-    @property
-    def can_run(self) -> bool:
-        """Whether it would be accepted and could run, as far as known in advance."""
-        refused = any(point.start and point.start.refused for point in self.points)
-        lacking = any(missing.blocks for missing in self.lacks)
-        return not (refused or lacking or self.obstacles or self.unanswered)
+    refusals: tuple[HpcbertError, ...]
 
 
 def forecast(draft: Draft, earlier_campaigns: Sequence[TrackedCampaign], *, run: Runner) -> Outlook:
@@ -137,14 +129,14 @@ def forecast(draft: Draft, earlier_campaigns: Sequence[TrackedCampaign], *, run:
     arrays = {array.point: array for array in reversed(campaign.arrays)}
     starts: dict[Point, Start] = {}
     supplies: tuple[Supply, ...] = ()
-    unanswered: SchedulerError | None = None
+    unanswered: list[HpcbertError] = []
     try:
         starts = {
             point: backend.forecast(draft.scripts[array.name]) for point, array in arrays.items()
         }
         supplies = backend.supply(arrays[costs[-1].point].request)
     except SchedulerError as error:
-        unanswered = error
+        unanswered.append(error)
     points = {entry.point for entry in costs if not entry.preflight}
     earlier = find_earlier_runs(earlier_campaigns, points, campaign)
     is_adaptive = campaign.protocol.precision_of_median is not None
@@ -164,14 +156,14 @@ def forecast(draft: Draft, earlier_campaigns: Sequence[TrackedCampaign], *, run:
         }
         lacks += _find_missing(resolved, by_kind, run)
         findings = tuple(finding for finding in findings if finding not in by_kind.values())
+    obstacles = [finding for finding in findings if finding.status == "fail"]
     return Outlook(
         draft=draft,
         points=tuple(outlooks),
         supplies=supplies,
         lacks=tuple(lacks),
-        obstacles=tuple(finding for finding in findings if finding.status == "fail"),
-        doubts=tuple(finding for finding in findings if finding.status != "fail"),
-        unanswered=unanswered,
+        doubts=tuple(finding for finding in findings if finding not in obstacles),
+        refusals=(*_list_refusals(lacks, obstacles, outlooks), *unanswered),
     )
 
 
@@ -209,20 +201,19 @@ def _find_missing(
             yield Missing(recipe.name, kind, finding.detail, "", finding.hint, blocks)
 
 
-def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
-    """Yield an error with a hint for each reason that a draft can't run."""
-    blocking = group((missing.framework, missing) for missing in outlook.lacks if missing.blocks)
+def _list_refusals(
+    lacks: Iterable[Missing], obstacles: Iterable[Finding], points: Iterable[PointOutlook]
+) -> Iterator[HpcbertError]:
+    blocking = group((missing.framework, missing) for missing in lacks if missing.blocks)
     for framework, parts in blocking.items():
         kinds = " and ".join(missing.kind for missing in parts)
         remedies = [missing.command or missing.hint for missing in parts]
         yield CheckError(f"{framework} can't run: it lacks its {kinds}.", hint="; ".join(remedies))
-    for obstacle in outlook.obstacles:
+    for obstacle in obstacles:
         yield CheckError(f"{obstacle.name}: {obstacle.detail}", hint=obstacle.hint)
-    refusals = {point.start.refused: None for point in outlook.points if point.start}
+    refusals = dict.fromkeys(point.start.refused for point in points if point.start)
     for text in filter(None, refusals):
         yield CheckError(f"sbatch --test-only: {text}")
-    if outlook.unanswered:
-        yield outlook.unanswered
 
 
 # --- The durations of earlier runs of a point, from the status files of their campaigns -----------

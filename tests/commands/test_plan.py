@@ -60,22 +60,19 @@ def test_what_prevents_a_run_is_said_with_the_command_that_helps(tmp_path):
         f"sbatch --test-only: {refusal}": forecast(tmp_path, Cluster(sbatch=failed(refusal))),
     }
     for message, outlook in outlooks.items():
-        errors = list(plan.list_refusals(outlook))
-        assert any(message in str(error) for error in errors)
-        assert all(isinstance(error, CheckError) for error in errors)
-        assert not outlook.can_run
+        assert any(message in str(error) for error in outlook.refusals)
+        assert all(isinstance(error, CheckError) for error in outlook.refusals)
     outlook = forecast(tmp_path, framework="oneflow")
     lacks = {missing.kind: missing for missing in outlook.lacks}
     assert lacks["source"].command == "hpcbert prepare --fw oneflow --only source --device gpu"
-    assert (lacks["source"].blocks, outlook.can_run) == (True, False)
-    (error,) = plan.list_refusals(outlook)
+    assert lacks["source"].blocks
+    (error,) = outlook.refusals
     assert "lacks its source and data" in str(error)
     assert lacks["source"].command in error.hint
     # Where Slurm does not answer, nobody knows whether it can run.
     outlook = forecast(tmp_path, Slurm(away={"sbatch", "sinfo"}))
-    (error,) = plan.list_refusals(outlook)
+    (error,) = outlook.refusals
     assert isinstance(error, SchedulerError)
-    assert not outlook.can_run
     assert [point.cost.hours for point in outlook.points] == [5.0]
 
 
