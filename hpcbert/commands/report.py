@@ -18,16 +18,10 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, Provenance, Unit
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
-from hpcbert.results.metrics import convert_known, convert_tables, mark_tables
-from hpcbert.results.record import find_twins
-from hpcbert.results.report import formats
+from hpcbert.results.metrics import mark_tables
+from hpcbert.results.report import figures, formats
 from hpcbert.results.report.figures import DEFAULT_SIZE
-from hpcbert.results.report.model import (
-    Picture,
-    ReportInput,
-    SourceFiles,
-    StepTrace,
-)
+from hpcbert.results.report.model import Picture, Report, ReportInput, SourceFiles
 from hpcbert.results.report.sections import compose_report
 from hpcbert.results.words import LANGUAGES, Words
 from hpcbert.system.files import hash_file, read, temporary_for, translate_errors
@@ -38,8 +32,6 @@ SUMS = "SHA256SUMS"
 # What UTF-8 can't write becomes JSON's escape for it.
 _ESCAPE = "backslashreplace"
 _ELSEWHERE = "Name another directory with --output, or move its contents."
-# Number of runs to draw the steps of.
-_MOST_TRACES = 2
 
 
 def choose_directory(results: ResultSet) -> Path:
@@ -97,20 +89,21 @@ def write_report(
         inputs = ReportInput(
             title=title,
             provenance=provenance,
-            results=replace(results, tables=convert_tables(results.tables, unit)),
+            results=results,
             source_files=tuple(
                 _read_backing(source, results, campaigns) for source in results.sources
             ),
             recipes=_find_recipes(results, campaigns, recipes),
-            step_traces=_trace_largest(results),
-            published=convert_known(find_twins(results.tables), unit),
+            unit=unit,
         )
+        reports = {code: compose_report(inputs, Words(code, unit)) for code in LANGUAGES}
         temporary = temporary_for(directory)
         with translate_errors("write", target):
             temporary.mkdir(parents=True)
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        saved = replace(results, tables=mark_tables(results.tables, unit))
-        for name, content in _render_files(inputs, saved, language, size):
+        made, tables = results.made or provenance, mark_tables(results.tables, unit)
+        saved = replace(results, tables=tables, made=made)
+        for name, content in _render_files(reports, saved, language, size):
             _write_file(temporary / name, content)
         masked = _pack_logs(temporary / "logs.zip", results, campaigns) if with_logs else ()
         names = _list_files(temporary)
@@ -121,12 +114,9 @@ def write_report(
 
 
 def _render_files(
-    inputs: ReportInput, saved: ResultSet, language: str, size: str
+    reports: Mapping[str, Report], saved: ResultSet, language: str, size: str
 ) -> Iterator[tuple[str, bytes]]:
     """Yield every file of a report but its logs; `saved` becomes results.json."""
-    from hpcbert.results.report import figures
-
-    reports = {code: compose_report(inputs, Words(code, inputs.unit)) for code in LANGUAGES}
     for code, report in reports.items():
         ending = ".md" if code == LANGUAGES[0] else f".{code}.md"
         yield f"report{ending}", formats.render_markdown(report).encode(errors=_ESCAPE)
@@ -135,29 +125,21 @@ def _render_files(
         yield script.file, script.text.encode(errors=_ESCAPE)
     pictures = track(report.pictures, "drawing figures")
     drawings = {picture.name: figures.draw(picture, size=size) for picture in pictures}
-    page = formats.render_page(report, drawings, Words(language, inputs.unit))
-    yield "index.html", page.encode(errors=_ESCAPE)
+    yield "index.html", formats.render_page(report, drawings).encode(errors=_ESCAPE)
     for name, drawing in drawings.items():
         yield from ((f"figures/{name}.{form}", content) for form, content in drawing.items())
     for grid in track(report.grids, "writing tables"):
         yield f"tables/{grid.name}.csv", formats.render_csv(grid).encode(errors=_ESCAPE)
         tex = formats.render_latex(grid, han=language == "zh")
         yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
-    result_set = replace(saved, made=saved.made or inputs.provenance)
-    yield "results.json", f"{document.render_results(result_set)}\n".encode(errors=_ESCAPE)
+    yield "results.json", f"{document.render_results(saved)}\n".encode(errors=_ESCAPE)
 
 
-def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
+def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> list[Picture]:
     """Return the figures that a report of some results has."""
     unit = results.tables[0].unit if results.tables else "samples"
-    inputs = ReportInput(
-        "",
-        provenance,
-        results,
-        step_traces=_trace_largest(results),
-        published=convert_known(find_twins(results.tables), unit),
-    )
-    return compose_report(inputs, Words(language, inputs.unit)).pictures
+    inputs = ReportInput("", provenance, results, unit=unit)
+    return figures.make_pictures(inputs, Words(language, unit))[0]
 
 
 # --- the sources ---------------------------------------------------------------------------------
@@ -246,20 +228,6 @@ def _find_recipes(
             with suppress(ConfigError):
                 recipes[name] = recipe.load(folders[name])
     return tuple(recipes.values())
-
-
-def _trace_largest(results: ResultSet) -> tuple[StepTrace, ...]:
-    """Return the steps of each table's median run of the largest shape, for a few tables."""
-    traces = []
-    for table in results.tables:
-        for row in [row for row in table.rows if row.steps][-1:]:
-            speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
-            median = row.median or 0.0
-            repeat, steps = min(row.steps, key=lambda item: abs(speeds[item[0]] - median))
-            pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
-            window = steps.after + 1, steps.until
-            traces.append(StepTrace(table.group, row.shape, repeat, pairs, window))
-    return tuple(traces[:_MOST_TRACES])
 
 
 def _pack_logs(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tuple[str, ...]:

@@ -327,7 +327,7 @@ def convert_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupT
         UsageError: No row with a number has one in that unit.
     """
     tables = tuple(tables)
-    if unit == "samples":
+    if all(table.unit == unit for table in tables):
         return tables
     converted = tuple(
         replace(table, unit=unit, rows=tuple(_convert_row(row, unit) for row in table.rows))

@@ -23,7 +23,6 @@ from hpcbert.results.report.model import (
     PlotSeries,
     Point,
     ReportInput,
-    StepTrace,
 )
 from hpcbert.results.wording import cpu_suffix, sanitize, table_title
 from hpcbert.results.words import Words
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 MAX_LINES = 6
 # The most figures of each kind on a page; the tables have the numbers of all.
 _MAX_PICTURES = 4
+# The number of tables with a figure of the steps inside a run.
+_MOST_TRACES = 2
 # The most places on an axis of names that remain readable.
 _MAX_PLACES = 24
 # M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
@@ -104,7 +105,10 @@ def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int
             for table, rows in ((table, _spread_rows(table)) for table in tables)
             if rows
         ],
-        [partial(_step_picture, trace, words) for trace in inputs.step_traces],
+        [
+            partial(_step_picture, table.group, row, words)
+            for table, row in _list_largest(inputs.results.tables)[:_MOST_TRACES]
+        ],
     ]
     pictures = [
         make_picture(number)
@@ -299,19 +303,30 @@ def _spread_picture(table: SpeedupTable, rows: Sequence[Row], words: Words, numb
     return Picture(f"runs-{number}", title, subject, alt, (panel,), grid)
 
 
-def _step_picture(trace: StepTrace, words: Words, number: int) -> Picture:
-    name = f"{table_title(trace.group)} {trace.shape}"
-    name = words("figure.of-run", name=name, repeat=trace.repeat)
+def _list_largest(tables: Iterable[SpeedupTable]) -> list[tuple[SpeedupTable, Row]]:
+    """Return the row of each table's largest shape with times of steps."""
+    candidates = ((table, [row for row in table.rows if row.steps]) for table in tables)
+    return [(table, rows[-1]) for table, rows in candidates if rows]
+
+
+def _step_picture(group: Group, row: Row, words: Words, number: int) -> Picture:
+    """Return the steps inside the run that is nearest to the median."""
+    speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
+    median = row.median or 0.0
+    repeat, steps = min(row.steps, key=lambda item: abs(speeds[item[0]] - median))
+    records = tuple(zip(steps.iterations, steps.seconds, strict=True))
+    window = first, last = steps.after + 1, steps.until
+    name = f"{table_title(group)} {row.shape}"
+    name = words("figure.of-run", name=name, repeat=repeat)
     title = words("figure.steps", name=name)
     axes = words("axis.iteration"), words("axis.seconds")
     columns = Column(axes[0], "d"), Column(axes[1], ".4f")
-    grid = Grid(f"figure-steps-{number}", title, columns, trace.steps, folded=True)
-    points = tuple((iteration, seconds, seconds, seconds) for iteration, seconds in trace.steps)
+    grid = Grid(f"figure-steps-{number}", title, columns, records, folded=True)
+    points = tuple((iteration, seconds, seconds, seconds) for iteration, seconds in records)
     series, legend = PlotSeries(words("figure.step"), points), words("figure.window")
-    panel = Panel("steps", *axes, (series,), window=trace.window, legend=legend)
-    first, last = trace.window
+    panel = Panel("steps", *axes, (series,), window=window, legend=legend)
     alt = words("figure.steps.alt", name=name, first=first, last=last)
-    parts = words("batch", size=trace.group.batch), sanitize(trace.group.variant)
+    parts = words("batch", size=group.batch), sanitize(group.variant)
     subject = " · ".join(filter(None, parts))
     return Picture(f"steps-{number}", title, subject, alt, (panel,), grid)
 

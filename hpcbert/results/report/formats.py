@@ -70,7 +70,7 @@ def _template_environment(escape_text: Callable[[str], str] | None = None) -> En
     return environment
 
 
-def render_page(report: Report, drawings: Mapping[str, Mapping[str, bytes]], words: Words) -> str:
+def render_page(report: Report, drawings: Mapping[str, Mapping[str, bytes]]) -> str:
     """Return a report as one page."""
 
     def figure(picture: Picture) -> Markup:
@@ -79,7 +79,7 @@ def render_page(report: Report, drawings: Mapping[str, Mapping[str, bytes]], wor
         return Markup(inline_svg(svg, picture.name, f"{picture.name}-alt"))  # noqa: S704
 
     template = _template_environment().get_template("page.html.j2")
-    return template.render(report=report, words=words, figure=figure)
+    return template.render(report=report, words=Words(report.language), figure=figure)
 
 
 def render_markdown(report: Report) -> str:

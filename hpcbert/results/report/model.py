@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, repeat
 
 from hpcbert.config.recipe import Recipe
-from hpcbert.model import Group, Provenance, Shape, SpeedupTable, Unit
+from hpcbert.model import Provenance, SpeedupTable, Unit
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.grid import Grid
+from hpcbert.results.metrics import convert_known, convert_tables
+from hpcbert.results.record import find_twins
 
 
 @dataclass(frozen=True)
@@ -163,28 +166,12 @@ class SourceFiles:
 
 
 @dataclass(frozen=True)
-class StepTrace:
-    """The steps inside one run.
-
-    Attributes:
-        steps: For each record, its last iteration and the seconds of one iteration.
-        window: First and last iteration that are measured.
-    """
-
-    group: Group
-    shape: Shape
-    repeat: int
-    steps: tuple[tuple[int, float], ...]
-    window: tuple[int, int]
-
-
-@dataclass(frozen=True)
 class ReportInput:
     """The inputs of a report.
 
     Attributes:
-        step_traces: Runs of which the report shows the steps.
-        published: Tables of the published record for the same points, to draw behind them.
+        results: In samples, or in the unit already.
+        unit: What the rates of the report count.
     """
 
     title: str
@@ -192,18 +179,17 @@ class ReportInput:
     results: ResultSet
     source_files: tuple[SourceFiles, ...] = ()
     recipes: tuple[Recipe, ...] = ()
-    step_traces: tuple[StepTrace, ...] = ()
-    published: tuple[SpeedupTable, ...] = ()
+    unit: Unit = "samples"
 
-    @property
+    @cached_property
     def tables(self) -> tuple[SpeedupTable, ...]:
-        """The tables of the results."""
-        return self.results.tables
+        """The tables of the results, in the unit."""
+        return convert_tables(self.results.tables, self.unit)
 
-    @property
-    def unit(self) -> Unit:
-        """What the rates of the tables count."""
-        return self.tables[0].unit if self.tables else "samples"
+    @cached_property
+    def published(self) -> tuple[SpeedupTable, ...]:
+        """Tables of the published record for the same points, to draw behind them."""
+        return convert_known(find_twins(self.results.tables), self.unit)
 
     @property
     def sources(self) -> tuple[tuple[Source, SourceFiles], ...]:

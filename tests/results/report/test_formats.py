@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.model import Group, Origin, Provenance, Shape, Steps
+from hpcbert.model import Group, Origin, Provenance, Steps
 from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
@@ -50,16 +50,14 @@ def compose(name, language="en"):
     script = (name, f"echo {name}\n```\n</code></pre>")
     topology = {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")}
     files = model.SourceFiles(script, topology, {name: "0" * 64})
-    trace = ((1, 0.5), (2, 0.4), (3, 0.4))
-    stretch = model.StepTrace(groups[0], Shape(1, 8), 1, trace, (2, 3))
-    inputs = model.ReportInput(name, MADE, results, (files,), (), (stretch,))
+    inputs = model.ReportInput(name, MADE, results, (files,))
     return compose_report(inputs, Words(language))
 
 
 def render_page(report):
     pictures = {picture.name: picture for picture in report.pictures}
     drawings = {name: figures.draw(pictures[name], formats=["svg"]) for name in pictures}
-    return formats.render_page(report, drawings, Words(report.language))
+    return formats.render_page(report, drawings)
 
 
 @pytest.mark.slow
