@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from hpcbert import __version__
 from hpcbert.campaign.foreign import CollectRequest, UserSettings, parse_settings
-from hpcbert.commands.collect import find_places
-from hpcbert.commands.collect import load_result_set as load_results
+from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import Window
-from hpcbert.model import UNITS, Provenance, Unit, format_utc
-from hpcbert.model import parse_precision as spelled
+from hpcbert.model import UNITS, Provenance, Unit, format_utc, parse_precision
 from hpcbert.results import frame
 from hpcbert.results.document import ResultSet
 from hpcbert.results.metrics import convert_tables
@@ -121,13 +119,11 @@ class LoadedResult:
         Raises:
             UsageError: The extra `hpcbert[parquet]` is not installed.
         """
-        from hpcbert.results.frame import write_parquet
-
         directory = Path(folder)
         directory.mkdir(parents=True, exist_ok=True)
         files = tuple(directory / f"{name}.parquet" for name in _FRAMES)
         for file in files:
-            write_parquet(getattr(self, file.stem), file)
+            file.write_bytes(frame.to_parquet(getattr(self, file.stem)))
         return files
 
     def _with_provenance(self, data_frame: pd.DataFrame) -> pd.DataFrame:
@@ -172,14 +168,14 @@ def load(
         nodes,
         gpus_per_node,
         batch_size,
-        spelled(precision) or None,
+        parse_precision(precision) or None,
         parse_settings(texts),
     )
     request = CollectRequest(
         rule, pattern, user_settings, Window(skip, iters), require_all, as_repeats
     )
     words = [str(path) for path in paths]
-    results = load_results(words, find_places(site, templates), request)
+    results = load_result_set(words, find_places(site, templates), request)
     if unit not in UNITS:
         raise UsageError(f"There is no unit {unit!r}.", hint=did_you_mean(unit, UNITS))
     results = replace(results, tables=convert_tables(results.tables, unit))

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -33,11 +34,6 @@ from hpcbert.container import cache
 from hpcbert.errors import HpcbertError
 from hpcbert.model import DEVICES, PRECISIONS
 from hpcbert.results import record
-
-if TYPE_CHECKING:
-    TextType = click.ParamType[str]
-else:
-    TextType = click.ParamType  # not generic in click 8.2
 
 _DEFAULT = "pytorch"
 
@@ -198,33 +194,23 @@ _FOLDERS = ("runs", "templates", "data", "source")
 _LISTS = ("precision", "model", "frameworks")
 
 
-class _CompletedText(TextType):
-    """Text with values that a shell can complete."""
-
-    name = "text"
-
-    def __init__(self, parameter: str) -> None:
-        self._parameter = parameter
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return the values that begin with the text; else those that contain it; else files."""
-        prefix, values = "", []
-        if self._parameter in _LISTS:
-            prefix, comma, incomplete = incomplete.rpartition(",")
-            prefix += comma
-        # A damaged recipe or manifest can cause any of these.
-        with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
-            if os.sep not in incomplete and self._parameter in _VALUES:
-                values = [text for text in _VALUES[self._parameter](ctx) if text.isprintable()]
-        matches = [value for value in values if value.startswith(incomplete)]
-        matches = matches or [value for value in values if incomplete in value]
-        if matches:
-            return [CompletionItem(prefix + value) for value in matches]
-        kind = "dir" if self._parameter in _FOLDERS else "file"
-        is_path = self._parameter in (*_FOLDERS, *_FILES)
-        return [CompletionItem(incomplete, type=kind)] if is_path else []
+def _complete_value(name: str, context: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Return the values that begin with the text; else those that contain it; else files."""
+    prefix, values = "", []
+    if name in _LISTS:
+        prefix, comma, incomplete = incomplete.rpartition(",")
+        prefix += comma
+    # A damaged recipe or manifest can cause any of these.
+    with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
+        if os.sep not in incomplete and name in _VALUES:
+            values = [text for text in _VALUES[name](context) if text.isprintable()]
+    matches = [value for value in values if value.startswith(incomplete)]
+    matches = matches or [value for value in values if incomplete in value]
+    if matches:
+        return [CompletionItem(prefix + value) for value in matches]
+    kind = "dir" if name in _FOLDERS else "file"
+    is_path = name in (*_FOLDERS, *_FILES)
+    return [CompletionItem(incomplete, type=kind)] if is_path else []
 
 
 def attach_completion(command: click.Command) -> None:
@@ -234,4 +220,4 @@ def attach_completion(command: click.Command) -> None:
     for param in command.params:
         name = param.name or ""
         if param.type is click.STRING and name in {*_VALUES, *_FILES, *_FOLDERS}:
-            param.type = _CompletedText(name)
+            vars(param)["shell_complete"] = partial(_complete_value, name)

@@ -30,9 +30,9 @@ from hpcbert.errors import (
 )
 
 VERSION = 1
-# What pathlib and the calls below it raise instead of an OSError.
 # click names types as a programmer does.
 _TYPES = {"a valid integer range": "a whole number", "a valid integer": "a whole number"}
+# What pathlib and the calls below it raise instead of an OSError.
 _PATHLIB = re.compile(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
 # What Slurm, launchers and training programs call an option.
 _OTHER_NAMES = {

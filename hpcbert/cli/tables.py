@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,6 @@ def _read_last_iteration(text: str) -> int:
     return END if text == "end" else int(text)
 
 
-def _check_precision(name: str) -> str:
-    return str(check_choice(PRECISIONS, name))
-
-
 _OPTIONS = (
     text_option("--fw", "Framework of logs without it in their path."),
     RULE,
@@ -69,7 +65,7 @@ _OPTIONS = (
     count_option("--batch-size", "Samples per device, if neither has them."),
     click.option(
         "--precision",
-        callback=make_reader(parse_precision, _check_precision),
+        callback=make_reader(parse_precision, partial(check_choice, PRECISIONS)),
         help="Precision, if neither has it.",
     ),
     click.option(

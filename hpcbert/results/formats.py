@@ -466,9 +466,12 @@ class TableFormat:
 
 
 def _pack_parquet(tables: Sequence[SpeedupTable], provenance: Provenance) -> bytes:
+    """Return one row per point, with version, time and command as the frame's attributes."""
     from hpcbert.results import frame  # pandas
 
-    return frame.to_parquet(tables, provenance)
+    rows = frame.rows_frame(tables)
+    rows.attrs.update(asdict(provenance))
+    return frame.to_parquet(rows)
 
 
 # By name, for `collect --format`.

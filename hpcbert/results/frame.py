@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Metrics, Provenance, SpeedupTable
+from hpcbert.model import Metrics, SpeedupTable
 from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
@@ -74,17 +72,8 @@ def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     return _make_frame(_step_records(tables), _STEPS)
 
 
-def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
-    """Return `rows_frame` as a Parquet file, with version, time and command as attributes."""
-    frame = rows_frame(tables)
-    frame.attrs.update(asdict(provenance))
-    stream = io.BytesIO()
-    write_parquet(frame, stream)
-    return stream.getvalue()
-
-
-def write_parquet(frame: pd.DataFrame, target: Path | io.BytesIO) -> None:
-    """Write a frame as a Parquet file.
+def to_parquet(frame: pd.DataFrame) -> bytes:
+    """Return a frame as a Parquet file.
 
     Raises:
         UsageError: pyarrow is not installed, or too old for pandas.
@@ -92,7 +81,7 @@ def write_parquet(frame: pd.DataFrame, target: Path | io.BytesIO) -> None:
     if importlib.util.find_spec("pyarrow") is None:
         message = "Parquet needs pyarrow, which is not installed."
         raise UsageError(message, hint="pip install 'hpcbert[parquet]'; CSV and JSON need nothing.")
-    frame.to_parquet(target, engine="pyarrow", index=False)
+    return frame.to_parquet(engine="pyarrow", index=False)
 
 
 def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:
