@@ -21,12 +21,9 @@ _RUNS = (
     *("reasons", "flags", "nodelist", "log", "source", "unit"),
 )
 _STEPS = (*PLACE, "repeat", "iteration", "seconds", "measured", "source")
-# The types of columns without floating-point numbers. Text is pandas' own, and never missing.
+# The types of columns that are not text, which is pandas' own and never missing.
 _TYPES = {
-    **dict.fromkeys(["framework", "model", "precision", "variant", "rule", "device"], "string"),
-    **dict.fromkeys(
-        ["flags", "window", "source", "unit", "state", "reasons", "nodelist", "log"], "string"
-    ),
+    **dict.fromkeys((*NUMBERS, *_METRICS, "throughput", "seconds"), "float64"),
     **dict.fromkeys(["batch_size_per_device", "nodes", "gpus_per_node", "gpus"], "int64"),
     **dict.fromkeys(["ok", "asked", "repeat", "attempt", "iteration"], "int64"),
     **dict.fromkeys(("valid", "measured"), "bool"),
@@ -85,7 +82,7 @@ def to_parquet(frame: pd.DataFrame) -> bytes:
 
 
 def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:
-    types = {name: _TYPES.get(name, "float64") for name in names}
+    types = {name: _TYPES.get(name, "string") for name in names}
     return pd.DataFrame(list(records), columns=list(names)).astype(types)
 
 

@@ -191,22 +191,21 @@ def _scaling_picture(
 ) -> Picture:
     device = tables[0].group.device
     published = [table for table in inputs.published if _picture_name(table.group) == name]
-    labels = label_tables(tables, words)
-    for table in published:
-        names = [row.origin.name for row in table.rows if row.origin]
-        labels.append(sanitize(names[0] if names else ""))
+    names = [next((row.origin.name for row in table.rows if row.origin), "") for table in published]
+    labels = [*label_tables(tables, words), *map(sanitize, names)]
     throughput, efficiency, descriptions = [], [], []
     cells: list[tuple[Cell, ...]] = []
     for place, (label, table) in enumerate(zip(labels, [*tables, *published], strict=True)):
-        rows = [row for row in table.rows if row.median]
-        points = tuple((row.shape.gpus, *_row_range(row)) for row in rows)
+        rows = [
+            (label, str(row.shape), row.shape.gpus, *_row_range(row), row.speedup, row.efficiency)
+            for row in table.rows
+            if row.median
+        ]
+        cells += rows
+        points = tuple(row[2:6] for row in rows)
         is_published = place >= len(tables)
         throughput.append(PlotSeries(label, points, is_published))
         efficiency.append(PlotSeries(label, _efficiency_points(table), is_published))
-        cells += [
-            (label, str(row.shape), row.shape.gpus, *_row_range(row), row.speedup, row.efficiency)
-            for row in rows
-        ]
         (start, first, *_), (end, last, *_) = points[0], points[-1]
         values = {"first": format(first, ".2f"), "last": format(last, ".2f")}
         descriptions.append(words("figure.line", name=label, start=start, end=end, **values))
