@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
+from typing import Any, TypeVar
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
@@ -38,8 +39,9 @@ CONFIG_QUERY = ["scontrol", "show", "config"]
 # The types of MPI that srun starts ranks with, on stdout or stderr.
 MPI_QUERY = ["srun", "--mpi=list"]
 _PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
-# What stands for no names, or for all.
+# What stands for no names, or for all; and for no value of a setting.
 _NO_NAMES = {"", "N/A", "NONE", "(null)", "ALL"}
+_NOTHING = {"", "none", "(null)", "n/a"}
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
@@ -54,6 +56,55 @@ _PREEMPTING = ("CANCEL", "REQUEUE", "SUSPEND")
 _UNCONSUMED = "no_consume"
 # `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
 _SLICE = re.compile(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
+
+
+# --- Slurm's texts --------------------------------------------------------------------------------
+
+RecordT = TypeVar("RecordT", "Partition", "PartitionRules", "Controller", "Association", "Qos")
+
+
+def _read_record(kind: type[RecordT], texts: Mapping[str, str], **others: Any) -> RecordT:
+    """Return a record with what its fields' metadata read from the texts of Slurm's keys."""
+    values = {
+        entry.name: read(texts.get(key, ""))
+        for entry in fields(kind)
+        for key, read in entry.metadata.items()
+    }
+    return kind(**others, **values)
+
+
+def _read_number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    words = (word.strip() for word in text.split(","))
+    return () if text in _NO_NAMES else tuple(word for word in words if word)
+
+
+def read_preemption(text: str) -> str:
+    """Return what happens to preempted jobs; GANG and WITHIN alone preempt none."""
+    modes = [mode for mode in text.split(",") if mode in _PREEMPTING]
+    return modes[0] if modes else ""
+
+
+def _read_name(text: str) -> str:
+    return "" if text.lower() in _NOTHING else text
+
+
+def _read_positive(text: str) -> int | None:
+    return _read_number(text) or None
+
+
+def _read_forced_sharing(text: str) -> str:
+    return text if _FORCED.fullmatch(text) else ""
+
+
+def _is_yes(text: str) -> bool:
+    return text == "YES"
+
+
+# --- Partitions and nodes -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -103,13 +154,13 @@ class Partition:
     """
 
     name: str
-    default: bool
-    state: str
-    limit: TimeLimit
-    most_nodes: int | None
+    default: bool = field(metadata={"Default": _is_yes})
+    state: str = field(metadata={"State": lambda text: text.lower() or "up"})
+    limit: TimeLimit = field(metadata={"MaxTime": TimeLimit.parse_reported})
+    most_nodes: int | None = field(metadata={"MaxNodes": _read_number})
     groups: tuple[NodeGroup, ...]
     exact: bool = True
-    least_nodes: int = 1
+    least_nodes: int = field(default=1, metadata={"MinNodes": lambda text: _read_number(text) or 1})
 
     @property
     def nodes(self) -> int:
@@ -150,15 +201,6 @@ def _read_rows(text: str, form: str) -> Iterator[list[str]]:
         words = line.strip().split("|")
         if len(words) == form.count("|") + 1 and len(words[0].split()) == 1:
             yield words
-
-
-def _read_number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    words = (word.strip() for word in text.split(","))
-    return () if text in _NO_NAMES else tuple(word for word in words if word)
 
 
 def read_partitions(text: str) -> dict[str, Partition]:
@@ -267,19 +309,19 @@ class PartitionRules:
     """
 
     partition: Partition
-    accounts: tuple[str, ...] = ()
-    denied_accounts: tuple[str, ...] = ()
-    qos: tuple[str, ...] = ()
-    denied_qos: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    own_qos: str = ""
-    memory: str = ""
-    reserved: bool = False
-    for_root: bool = False
-    most_memory: int | None = None
-    tier: int = 0
-    preemption: str = ""
-    forced_sharing: str = ""
+    memory: str
+    accounts: tuple[str, ...] = field(metadata={"AllowAccounts": _split_names})
+    denied_accounts: tuple[str, ...] = field(metadata={"DenyAccounts": _split_names})
+    qos: tuple[str, ...] = field(metadata={"AllowQos": _split_names})
+    denied_qos: tuple[str, ...] = field(metadata={"DenyQos": _split_names})
+    groups: tuple[str, ...] = field(metadata={"AllowGroups": _split_names})
+    own_qos: str = field(metadata={"QoS": lambda text: "" if text in _NO_NAMES else text})
+    reserved: bool = field(metadata={"ReqResv": _is_yes})
+    for_root: bool = field(metadata={"RootOnly": _is_yes})
+    most_memory: int | None = field(metadata={"MaxMemPerNode": _read_positive})
+    tier: int = field(metadata={"PriorityTier": lambda text: _read_number(text) or 0})
+    preemption: str = field(metadata={"PreemptMode": read_preemption})
+    forced_sharing: str = field(metadata={"OverSubscribe": _read_forced_sharing})
 
     def takes_account(self, *names: str) -> bool:
         """Return whether at least one of the accounts is allowed and none is denied."""
@@ -296,51 +338,18 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
     rules = {}
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
-        sharing = keys.get("OverSubscribe", "")
         if name := keys.get("PartitionName"):
-            rules[name] = PartitionRules(
-                partition=_build_partition(name, keys),
-                accounts=_split_names(keys.get("AllowAccounts", "")),
-                denied_accounts=_split_names(keys.get("DenyAccounts", "")),
-                qos=_split_names(keys.get("AllowQos", "")),
-                denied_qos=_split_names(keys.get("DenyQos", "")),
-                groups=_split_names(keys.get("AllowGroups", "")),
-                own_qos="" if keys.get("QoS", "") in _NO_NAMES else keys["QoS"],
-                memory=_read_memory(line),
-                reserved=keys.get("ReqResv") == "YES",
-                for_root=keys.get("RootOnly") == "YES",
-                most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
-                tier=_read_number(keys.get("PriorityTier", "")) or 0,
-                preemption=read_preemption(keys.get("PreemptMode", "")),
-                forced_sharing=sharing if _FORCED.fullmatch(sharing) else "",
-            )
+            count = _read_number(keys.get("TotalNodes", "")) or 0
+            group = NodeGroup(count, expand(keys.get("Nodes", "")), _average_resources(keys, count))
+            partition = _read_record(Partition, keys, name=name, groups=(group,), exact=False)
+            memory = _read_memory(line)
+            rules[name] = _read_record(PartitionRules, keys, partition=partition, memory=memory)
     return rules
-
-
-def read_preemption(text: str) -> str:
-    """Return what happens to preempted jobs; GANG and WITHIN alone preempt none."""
-    modes = [mode for mode in text.split(",") if mode in _PREEMPTING]
-    return modes[0] if modes else ""
 
 
 def _read_memory(text: str) -> str:
     match = _DEFAULT_MEMORY.search(text)
     return f"{match[1]}={match[2]}" if match else ""
-
-
-def _build_partition(name: str, keys: dict[str, str]) -> Partition:
-    count = _read_number(keys.get("TotalNodes", "")) or 0
-    group = NodeGroup(count, expand(keys.get("Nodes", "")), _average_resources(keys, count))
-    return Partition(
-        name=name,
-        default=keys.get("Default") == "YES",
-        state=keys.get("State", "UP").lower(),
-        limit=TimeLimit.parse_reported(keys.get("MaxTime", "")),
-        most_nodes=_read_number(keys.get("MaxNodes", "")),
-        groups=(group,),
-        exact=False,
-        least_nodes=_read_number(keys.get("MinNodes", "")) or 1,
-    )
 
 
 def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
@@ -370,12 +379,24 @@ def count_features(text: str, partition: str) -> Counter[str] | None:
 # --- The controller's settings, and srun's kinds of MPI -------------------------------------------
 
 _KEY = re.compile(r"^(\w+) *= (.*)$", re.MULTILINE)
-_NOTHING = {"", "none", "(null)", "n/a"}
 # What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.
 _CHECKS = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
 _TYPE = re.compile(r"[a-z]\w*")
 _LISTED = re.compile(r"MPI (?:plugin )?types are")
 _VERSIONS = "specific pmix plugin versions available:"
+
+
+def _read_most_indices(text: str) -> int | None:
+    return max(1, int(text) - 1) if text.isdigit() else None
+
+
+def _read_enforced(text: str) -> frozenset[str]:
+    """Return the enforced checks of jobs, including those that others imply."""
+    words = frozenset(word.strip().lower() for word in text.split(","))
+    checks = _CHECKS if "all" in words else words & _CHECKS
+    if "safe" in checks:
+        checks |= {"limits"}
+    return checks | {"associations"} if checks & _CHECKS else checks
 
 
 @dataclass(frozen=True)
@@ -392,39 +413,20 @@ class Controller:
         preemption: What happens to preempted jobs (PreemptMode), unless partition or QOS says.
     """
 
-    name: str = ""
-    version: str = ""
-    most_indices: int | None = None
-    memory: str = ""
-    mpi: str = ""
-    enforced: frozenset[str] = frozenset()
-    preempt_type: str = ""
-    preemption: str = ""
+    memory: str
+    name: str = field(metadata={"ClusterName": _read_name})
+    version: str = field(metadata={"SLURM_VERSION": str})
+    most_indices: int | None = field(metadata={"MaxArraySize": _read_most_indices})
+    mpi: str = field(metadata={"MpiDefault": _read_name})
+    enforced: frozenset[str] = field(metadata={"AccountingStorageEnforce": _read_enforced})
+    preempt_type: str = field(metadata={"PreemptType": str})
+    preemption: str = field(metadata={"PreemptMode": str})
 
 
 def read_config(text: str) -> Controller:
     """Read the output of `CONFIG_QUERY`; what is missing from it stays unknown."""
     keys = {name: value.strip() for name, value in _KEY.findall(text)}
-    max_array_size = keys.get("MaxArraySize", "")
-    return Controller(
-        name="" if keys.get("ClusterName", "").lower() in _NOTHING else keys["ClusterName"],
-        version=keys.get("SLURM_VERSION", ""),
-        most_indices=max(1, int(max_array_size) - 1) if max_array_size.isdigit() else None,
-        memory=_read_memory(text),
-        mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
-        enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
-        preempt_type=keys.get("PreemptType", ""),
-        preemption=keys.get("PreemptMode", ""),
-    )
-
-
-def _read_enforced(text: str) -> frozenset[str]:
-    """Return the enforced checks of jobs, including those that others imply."""
-    words = frozenset(word.strip().lower() for word in text.split(","))
-    checks = _CHECKS if "all" in words else words & _CHECKS
-    if "safe" in checks:
-        checks |= {"limits"}
-    return checks | {"associations"} if checks & _CHECKS else checks
+    return _read_record(Controller, keys, memory=_read_memory(text))
 
 
 def read_mpi(text: str) -> tuple[str, ...]:
@@ -469,12 +471,12 @@ class Association:
         default_qos: The QOS of its jobs by default; empty: the cluster's.
     """
 
-    account: str
-    parent: str
-    partition: str
-    qos: tuple[str, ...]
-    default_qos: str
-    limit: TimeLimit
+    account: str = field(metadata={"Account": str.strip})
+    parent: str = field(metadata={"ParentName": str})
+    partition: str = field(metadata={"Partition": str})
+    qos: tuple[str, ...] = field(metadata={"QOS": _split_names})
+    default_qos: str = field(metadata={"DefaultQOS": str})
+    limit: TimeLimit = field(metadata={"MaxWall": TimeLimit.parse_reported})
 
 
 @dataclass(frozen=True)
@@ -487,10 +489,10 @@ class Qos:
         preemption: What happens to its own jobs then: `requeue`; `cluster`: as the cluster says.
     """
 
-    flags: tuple[str, ...]
-    limit: TimeLimit
-    preempts: tuple[str, ...]
-    preemption: str
+    flags: tuple[str, ...] = field(metadata={"Flags": _split_names})
+    limit: TimeLimit = field(metadata={"MaxWall": TimeLimit.parse_reported})
+    preempts: tuple[str, ...] = field(metadata={"Preempt": _split_names})
+    preemption: str = field(metadata={"PreemptMode": str})
 
 
 @dataclass(frozen=True)
@@ -572,17 +574,7 @@ def default_argv(user: str) -> list[str]:
 
 def read_associations(text: str) -> tuple[Association, ...]:
     """Read the output of `associations_argv`; lines that can't be read are skipped."""
-    return tuple(
-        Association(
-            account=row["Account"].strip(),
-            parent=row["ParentName"],
-            partition=row["Partition"],
-            qos=_split_names(row["QOS"]),
-            default_qos=row["DefaultQOS"],
-            limit=TimeLimit.parse_reported(row["MaxWall"]),
-        )
-        for row in _read_columns(text, _ASSOCIATION)
-    )
+    return tuple(_read_record(Association, row) for row in _read_columns(text, _ASSOCIATION))
 
 
 def read_default(text: str, user: str) -> str:
@@ -593,15 +585,7 @@ def read_default(text: str, user: str) -> str:
 
 def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `QOS_QUERY`, by name."""
-    return {
-        row["Name"]: Qos(
-            _split_names(row["Flags"]),
-            TimeLimit.parse_reported(row["MaxWall"]),
-            _split_names(row["Preempt"]),
-            row["PreemptMode"],
-        )
-        for row in _read_columns(text, _QOS)
-    }
+    return {row["Name"]: _read_record(Qos, row) for row in _read_columns(text, _QOS)}
 
 
 def _read_columns(text: str, columns: str) -> Iterator[dict[str, str]]:
