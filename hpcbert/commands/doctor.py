@@ -31,7 +31,7 @@ from hpcbert.errors import HpcbertError, Interruption, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.scheduler.base import Scheduler, SchedulerContext
 from hpcbert.scheduler.slurm.examine import find_failed_prologs
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import find_image, find_inputs, site_data_options
@@ -165,8 +165,9 @@ def examine_nodes(
         if site.container.runtime != "none" and not has_image:
             yield checks.make_finding("not-entered")
             job_site = replace(job_site, container=replace(site.container, runtime="none"))
-        job = _draft_job(site, job_site, recipes, visit, run)
-        yield from _submit(site, job, visit, run, [framework.name for framework in recipes])
+        backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
+        job = _draft_job(site, job_site, recipes, visit, backend)
+        yield from _submit(site, job, visit, backend, [framework.name for framework in recipes])
     except Interruption:
         raise
     except SchedulerError as error:
@@ -178,7 +179,7 @@ def examine_nodes(
 
 
 def _draft_job(
-    site: Site, job_site: Site, recipes: Sequence[Recipe], visit: Visit, run: Runner
+    site: Site, job_site: Site, recipes: Sequence[Recipe], visit: Visit, backend: Scheduler
 ) -> Draft:
     """Draft the job: the repeat that a submission would run first."""
     folders = places.recipe_folders(Path(site.where))
@@ -199,7 +200,6 @@ def _draft_job(
         words += chain.from_iterable(imports)
     examination = Examination(tuple(words), checks.probe_words(site, device_recipes))
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
-    backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
     options = backend.fit(options, job_site, first_recipe)
     request = Request(visit.shape, repeats=1, device=device)
     job_plan = plan(first_recipe, job_site, request)
@@ -207,7 +207,7 @@ def _draft_job(
 
 
 def _submit(
-    site: Site, job: Draft, visit: Visit, run: Runner, frameworks: Sequence[str]
+    site: Site, job: Draft, visit: Visit, backend: Scheduler, frameworks: Sequence[str]
 ) -> Iterator[Finding]:
     """Submit the job, wait for its end and yield its findings."""
     state = None
@@ -215,22 +215,22 @@ def _submit(
         try:
             submit_pending(
                 job.directory,
-                run=run,
+                run=backend.context.run,
                 floor=site.slurm.poll_floor,
                 draft=job,
                 resume_command="hpcbert doctor",
             )
-            state = _wait(job.directory, visit.patience, run, patience.pausing(time.sleep))
+            state = _wait(job.directory, visit.patience, backend, patience.pausing(time.sleep))
         finally:
             if state is None or not state.kind.over:
-                _cancel(job.directory, run)
+                _cancel(job.directory, backend)
     if state is None:
         yield checks.make_finding("not-ended", seconds=visit.patience)
     elif not state.kind.over:
         finding = checks.make_finding(
             "not-started", state=state, reason=state.detail or state.reason
         )
-        yield from _find_failed_launch(state, run) or (finding,)
+        yield from _find_failed_launch(state, backend) or (finding,)
     else:
         resolved, srun_args = job.resolved, site.slurm.srun_args
         mpi = choose_mpi(resolved.recipe.mpi or _USUAL_MPI, resolved.options.mpi)
@@ -240,18 +240,16 @@ def _submit(
             "mpi": mpi if mpi != resolved.mpi else "",
             "srun_args": json.dumps(words) if len(words) < len(srun_args) else "",
         }
-        yield from _read_job(site, job, state, values, run)
+        yield from _read_job(site, job, state, values, backend)
 
 
 def _wait(
-    directory: Path, patience: float, run: Runner, pause: Callable[[float], None]
+    directory: Path, patience: float, backend: Scheduler, pause: Callable[[float], None]
 ) -> RepeatState | None:
     """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
     start = time.monotonic()
     while True:
-        tracked = open_campaign(directory)
-        backend = scheduler.create_scheduler(tracked.campaign.scheduler, SchedulerContext(run))
-        (state,) = backend.states(tracked).values()
+        (state,) = backend.states(open_campaign(directory)).values()
         seconds = time.monotonic() - start
         is_stuck = state.kind.queued and (never_starts(state.reason) or seconds > patience)
         if state.kind.over or is_stuck:
@@ -261,17 +259,15 @@ def _wait(
         pause(_POLL_SECONDS)
 
 
-def _cancel(directory: Path, run: Runner) -> None:
+def _cancel(directory: Path, backend: Scheduler) -> None:
     """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
-        tracked = open_campaign(directory)
-        backend = scheduler.create_scheduler(tracked.campaign.scheduler, SchedulerContext(run))
-        tracked = backend.adopt_jobs(tracked)
-        cancel(tracked, backend.living_jobs(tracked), run=run)
+        tracked = backend.adopt_jobs(open_campaign(directory))
+        cancel(tracked, backend.living_jobs(tracked), run=backend.context.run)
 
 
 def _read_job(
-    site: Site, job: Draft, state: RepeatState, values: dict[str, str], run: Runner
+    site: Site, job: Draft, state: RepeatState, values: dict[str, str], backend: Scheduler
 ) -> Iterator[Finding]:
     """Yield the findings of an ended job."""
     node_count = job.resolved.request.shape.nodes
@@ -279,7 +275,7 @@ def _read_job(
     lines = checks.find_error_lines(output)
     node_range = fold(state.nodes) if state.nodes else "no node"
     if not checks.read_rows(output):
-        failed_launch = _find_failed_launch(state, run)
+        failed_launch = _find_failed_launch(state, backend)
         if failed_launch or not lines:
             yield from failed_launch or [_explain_silence(site, job.directory, state, node_range)]
             return
@@ -313,11 +309,11 @@ def _explain_silence(site: Site, directory: Path, state: RepeatState, nodes: str
     return _refuse_runs(site, "runs (nodes)", f"{detail}nothing else was checked on its nodes")
 
 
-def _find_failed_launch(state: RepeatState, run: Runner) -> tuple[Finding, ...]:
+def _find_failed_launch(state: RepeatState, backend: Scheduler) -> tuple[Finding, ...]:
     """Return the nodes whose prolog kept a job from starting; none if something else did."""
     if not _LAUNCH.search(f"{state.word} {state.reason} {state.detail}"):
         return ()
-    return tuple(find_failed_prologs(SchedulerContext(run)))
+    return tuple(find_failed_prologs(backend.context))
 
 
 def _read_output(directory: Path, *, wait: bool) -> str:

@@ -615,7 +615,7 @@ def _choose_form(proposal: Proposal) -> None:
         proposal.warnings.append(f"sbatch refuses a job of this site: {trial.refusal}")
     if not trial.accepted:
         return
-    forms = [accepted.slurm for accepted in trial.accepted]
+    forms = trial.accepted
     reason = f"sbatch refuses a job without it: {trial.refusal}"
     if forms[0].gpu_option != site.slurm.gpu_option:
         proposal.take("slurm.gpu_option", forms[0].gpu_option, reason)

@@ -32,15 +32,9 @@ class TrustedPath(NamedTuple):
     path: Path
     uid: int
 
-    def covers(self, path: Path, uid: int) -> bool:
-        """Return whether a file is at or below the path and its owner is trusted there."""
-        return self.uid in {_ANYBODY, uid} and path.is_relative_to(self.path)
-
-
-class _Doubt(NamedTuple):
-    path: Path
-    uid: int
-    reason: str
+    def covers(self, other: TrustedPath) -> bool:
+        """Return whether another is at or below the path and its owner is trusted there."""
+        return self.uid in {_ANYBODY, other.uid} and other.path.is_relative_to(self.path)
 
 
 def trust_file(env: Mapping[str, str]) -> Path:
@@ -114,24 +108,22 @@ def refuse_untrusted(
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.
     """
-    doubts = [doubt for path in paths for doubt in _find_doubts(path)]
-    doubts = _select_uncovered(doubts, extra_entries)
+    reasons = dict(doubt for path in paths for doubt in _find_doubts(path))
+    doubts = _select_uncovered(reasons, extra_entries)
     doubts = _select_uncovered(doubts, read(trust_file(os.environ)) if doubts else ())
     if doubts:
-        message = f"{doubts[0].reason}: hpcbert does not run it."
+        message = f"{reasons[doubts[0]]}: hpcbert does not run it."
         hint = _format_remedy(doubts, advice)
         raise UsageError(message, where=str(doubts[0].path), hint=hint)
 
 
-def _select_uncovered(doubts: Iterable[_Doubt], entries: Sequence[TrustedPath]) -> list[_Doubt]:
-    return [
-        doubt
-        for doubt in doubts
-        if not any(entry.covers(doubt.path, doubt.uid) for entry in entries)
-    ]
+def _select_uncovered(
+    doubts: Iterable[TrustedPath], entries: Sequence[TrustedPath]
+) -> list[TrustedPath]:
+    return [doubt for doubt in doubts if not any(entry.covers(doubt) for entry in entries)]
 
 
-def _find_doubts(path: Path) -> Iterator[_Doubt]:
+def _find_doubts(path: Path) -> Iterator[tuple[TrustedPath, str]]:
     """Yield why a file, its folder if that is a link, or the target of either is not the user's."""
     with contextlib.suppress(OSError):  # Whoever reads a missing file reports it.
         target = path.resolve(strict=True)
@@ -142,7 +134,7 @@ def _find_doubts(path: Path) -> Iterator[_Doubt]:
             status = place.lstat()
             reason = files.explain_distrust(status)
             if reason:
-                yield _Doubt(place, status.st_uid, reason)
+                yield TrustedPath(place, status.st_uid), reason
 
 
 def _is_own_file(target: Path) -> bool:
@@ -151,13 +143,13 @@ def _is_own_file(target: Path) -> bool:
     return any(target.is_relative_to(path.resolve()) for path in paths)
 
 
-def _format_remedy(doubts: Sequence[_Doubt], advice: str) -> str:
+def _format_remedy(doubts: Sequence[TrustedPath], advice: str) -> str:
     """Return the command that trusts all files at once: folders that have their files' owner."""
     entries = dict.fromkeys(TrustedPath(_choose_path(doubt), doubt.uid) for doubt in doubts)
     paths = [
         str(entry.path)
         for entry in entries
-        if not any(entry != other and other.covers(*entry) for other in entries)
+        if not any(entry != other and other.covers(entry) for other in entries)
     ]
     if all(doubt.uid == os.geteuid() for doubt in doubts):
         names = dict.fromkeys(str(doubt.path) for doubt in doubts)
@@ -166,7 +158,7 @@ def _format_remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
 
 
-def _choose_path(doubt: _Doubt) -> Path:
+def _choose_path(doubt: TrustedPath) -> Path:
     folder = doubt.path.parent
     is_broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
     # Of somebody else's campaigns that one, not all of theirs.

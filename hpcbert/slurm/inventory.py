@@ -366,12 +366,11 @@ def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]
     )
 
 
-def count_features(text: str, partition: str) -> Counter[str] | None:
-    """Return how many of a partition's nodes have each feature; None if it has no nodes."""
-    counts: Counter[str] | None = None
+def count_features(text: str, partition: str) -> Counter[str]:
+    """Return how many of a partition's nodes have each feature."""
+    counts: Counter[str] = Counter()
     for label, features, count in _read_rows(text, _FEATURE_FIELDS):
         if count.isdigit() and _is_in_partition(label, partition):
-            counts = counts or Counter()
             counts.update(dict.fromkeys(_split_names(features), int(count)))
     return counts
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from hpcbert.config.site import GpuOption, Site
+from hpcbert.config.site import GpuOption, Site, SlurmSettings
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import SchedulerError, format_count, join_names
 from hpcbert.finding import Finding
@@ -312,11 +311,11 @@ def _test_submission(site: Site, cluster: Cluster, count: int) -> Iterator[Findi
         return
     detail = "; ".join(texts) or f"status {trial.outcome.returncode}"
     advice = find_refusal_advice(trial.outcome.stderr) or "see the findings above"
-    settings = trial.list_changes(site)
+    settings = trial.list_changes(site.slurm)
     if settings:
         advice = f"it accepts {' and '.join(settings)}"
     if len(trial.accepted) > 1:
-        constraints = (accepted.slurm.constraint for accepted in trial.accepted)
+        constraints = (form.constraint for form in trial.accepted)
         advice += f", and these constraints: {', '.join(constraints)}"
     for setting in settings or [""]:
         remedy = f"site.toml: {setting}" if setting else ""
@@ -339,20 +338,20 @@ class Trial:
 
     Attributes:
         refusal: Why sbatch refused that; empty if it did not, or can't be asked.
-        accepted: The sites that it accepts instead, which differ in `[slurm]`; best first.
+        accepted: The settings that it accepts instead; best first.
     """
 
     outcome: Outcome
     refusal: str = ""
-    accepted: tuple[Site, ...] = ()
+    accepted: tuple[SlurmSettings, ...] = ()
 
-    def list_changes(self, site: Site) -> list[str]:
+    def list_changes(self, slurm: SlurmSettings) -> list[str]:
         """Return the settings of a site.toml that the best of these forms changes."""
         return [
             f"slurm.{key} = {json.dumps(value)}"
-            for accepted in self.accepted[:1]
+            for form in self.accepted[:1]
             for key in _KEYS
-            if (value := getattr(accepted.slurm, key)) != getattr(site.slurm, key)
+            if (value := getattr(form, key)) != getattr(slurm, key)
         ]
 
 
@@ -364,13 +363,13 @@ def try_forms(site: Site, cluster: Cluster, nodes: int = 1) -> Trial:
     outcome = _try_site(site, cluster, nodes)
     if outcome.ok or is_unreachable(outcome):
         return Trial(outcome)
-    accepted: list[Site] = []
-    for form in _list_forms(site, cluster, has_export_rule=_EXPORT in outcome.stderr):
-        if accepted and form.slurm.gpu_option != accepted[0].slurm.gpu_option:
+    accepted: list[SlurmSettings] = []
+    for form in _list_forms(site.slurm, cluster, has_export_rule=_EXPORT in outcome.stderr):
+        if accepted and form.gpu_option != accepted[0].gpu_option:
             break
-        if _try_site(form, cluster, nodes).ok:
+        if _try_site(replace(site, slurm=form), cluster, nodes).ok:
             accepted.append(form)
-            if form.slurm.constraint in {"", site.slurm.constraint}:
+            if form.constraint in {"", site.slurm.constraint}:
                 break
     return Trial(outcome, format_complaint(outcome), tuple(accepted))
 
@@ -387,27 +386,23 @@ def _try_site(site: Site, cluster: Cluster, nodes: int) -> Outcome:
     return cluster.context.run(words, stdin=_TEST, env=environment, timeout=60)
 
 
-def _list_forms(site: Site, cluster: Cluster, *, has_export_rule: bool) -> Iterator[Site]:
+def _list_forms(
+    slurm: SlurmSettings, cluster: Cluster, *, has_export_rule: bool
+) -> Iterator[SlurmSettings]:
     """Yield the other forms: first without what the site names, then those without a constraint."""
-    slurm = site.slurm
-    if slurm.reservation:
-        yield replace(site, slurm=replace(slurm, reservation=""))
-    if slurm.constraint:
-        yield replace(site, slurm=replace(slurm, constraint=""))
-    if slurm.reservation and slurm.constraint:
-        yield replace(site, slurm=replace(slurm, reservation="", constraint=""))
+    named = product((slurm.constraint, ""), (slurm.reservation, ""))
+    for constraint, reservation in list(dict.fromkeys(named))[1:]:
+        yield replace(slurm, constraint=constraint, reservation=reservation)
     arguments = slurm.sbatch_args
     if has_export_rule and not argument_value(arguments, "export"):
         arguments = (*arguments, _EXPORT)
     features: list[str] = []
-    if not site.slurm.constraint:
-        counts = inventory.count_features(cluster.features, site.slurm.partition) or Counter()
+    if not slurm.constraint:
+        counts = inventory.count_features(cluster.features, slurm.partition)
         features = [name for name, _ in counts.most_common(_MOST_FEATURES)]
-    options = get_args(GpuOption) if site.slurm.gres else (site.slurm.gpu_option,)
-    for option, constraint in (
-        *product(options, [site.slurm.constraint]),
-        *product(options, features),
-    ):
-        slurm = replace(site.slurm, gpu_option=option, constraint=constraint, sbatch_args=arguments)
-        if slurm != site.slurm:
-            yield replace(site, slurm=slurm)
+    options = get_args(GpuOption) if slurm.gres else (slurm.gpu_option,)
+    for constraints in ([slurm.constraint], features):
+        for option, constraint in product(options, constraints):
+            form = replace(slurm, gpu_option=option, constraint=constraint, sbatch_args=arguments)
+            if form != slurm:
+                yield form
