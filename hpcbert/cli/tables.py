@@ -37,7 +37,7 @@ from hpcbert.errors import (
     format_count,
     join_names,
 )
-from hpcbert.logs.layout import LeftOut, printable_path
+from hpcbert.logs.layout import printable_path
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import PRECISIONS, Provenance, SpeedupTable, Unit, format_utc, parse_precision
 from hpcbert.results import record
@@ -46,6 +46,7 @@ from hpcbert.results.formats import FORMATS, list_cases, render_cases
 from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
 from hpcbert.system.decode import Invalid, check_choice
+from hpcbert.system.grouping import group
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
@@ -249,11 +250,8 @@ def refuse_unit(form: str, unit: Unit) -> None:
 
 
 def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
-    logs_by_reason: dict[str, list[LeftOut]] = {}
-    for log in collection.left_out:
-        logs_by_reason.setdefault(log.reason, []).append(log)
     warnings = []
-    for reason, logs in logs_by_reason.items():
+    for reason, logs in group((log.reason, log) for log in collection.left_out).items():
         clause, because = reason, "each because"
         if len(logs) == 1:
             clause, because = logs[0].why, "because"

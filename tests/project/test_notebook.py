@@ -84,13 +84,16 @@ def test_frames_survive_parquet_and_saved_results_have_no_steps(campaign, tmp_pa
         result.to_parquet(campaign)
 
 
-def test_figures_are_those_of_a_report_and_what_is_absent_is_refused(campaign):
+def test_figures_are_those_of_a_report_and_what_is_absent_is_refused(campaign, build):
     result = hpcbert.load(campaign)
     assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "efficiency"]
     assert result.plot("runs-1", language="zh").axes[0].get_ylabel() == Words("zh")("axis.distance")
     with pytest.raises(UsageError) as caught:
         result.plot("nothing")
     assert "scaling-1" in caught.value.hint
+    rehearsal = build("1n1g", name="20261122-pytorch-rehearsal", rehearse=True).finish()
+    with pytest.raises(UsageError, match="no figure"):
+        hpcbert.load(rehearsal.directory).plot()
     with pytest.raises(UsageError, match="no such file"):
         hpcbert.load("absent/logs")
     with pytest.raises(AttributeError):

@@ -55,8 +55,7 @@ def compose(name, language="en"):
 
 
 def render_page(report):
-    pictures = {picture.name: picture for picture in report.pictures}
-    drawings = {name: figures.draw(pictures[name], formats=["svg"]) for name in pictures}
+    drawings = {entry.name: figures.draw(entry, formats=["svg"]) for entry in report.pictures}
     return formats.render_page(report, drawings)
 
 
