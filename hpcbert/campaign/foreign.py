@@ -348,6 +348,8 @@ class LogReader:
     _frameworks: dict[Path, Framework] = field(default_factory=dict, init=False)
     _choices: dict[Path, Choice] = field(default_factory=dict, init=False)
     _readings: dict[tuple[Path, str, Window], Reading] = field(default_factory=dict, init=False)
+    # Those of other models, by framework.
+    _grammars: dict[str, Grammar] = field(default_factory=dict, init=False)
 
     # --- The framework of a log -------------------------------------------------------------------
 
@@ -562,10 +564,13 @@ class LogReader:
         return self._readings[key]
 
     def _read_uncached(self, log: LogFile, choice: Choice) -> Reading:
-        grammar = self.recognise(log).grammar
+        framework = self.recognise(log)
+        grammar = framework.grammar
         if "bert" not in (self.request.known.model or log.model or "bert").lower():
             # The usual length is that of the recipe's models; an image has none.
-            grammar = replace(grammar, sequence_length=0)
+            if framework.name not in self._grammars:
+                self._grammars[framework.name] = replace(grammar, sequence_length=0)
+            grammar = self._grammars[framework.name]
         goes_to_end = choice.window.iters == END
         reader = read_to_end if goes_to_end else read
         setting = make_setting(log, self.request.known, choice.window)

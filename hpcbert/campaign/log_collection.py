@@ -217,12 +217,13 @@ class LogCollection:
             return log.path.with_suffix("") if is_packed else log.path
 
         # By its name when it is not packed: that log, or else the first packed one.
+        named = [(name_plain(log), log) for log in logs]
         firsts: dict[Path, Path] = {}
-        for log in sorted(logs, key=lambda log: (log.path != name_plain(log), log.path)):
-            firsts.setdefault(name_plain(log), log.path)
+        for plain, log in sorted(named, key=lambda pair: (pair[1].path != pair[0], pair[1].path)):
+            firsts.setdefault(plain, log.path)
         originals = []
-        for log in logs:
-            first = firsts[name_plain(log)]
+        for plain, log in named:
+            first = firsts[plain]
             if log.path != first and is_same_log(first, log.path):
                 self._leave_out(log, "it is a copy of", first)
             else:

@@ -208,7 +208,9 @@ def _collect_logs(
     folders = {path.parent if path.is_file() else path for path in paths}
     collection = LogCollection(reader=reader, is_one_folder=len(folders) == 1)
     points = collection.gather(logs, may_be_empty=may_be_empty)
-    ancestors = {place for log in logs for place in (log.path, *log.path.parents)}
+    log_paths = {log.path for log in logs}
+    log_folders = {path.parent for path in log_paths}
+    ancestors = log_folders.union(log_paths, *(folder.parents for folder in log_folders))
     places = [path for path in paths if path in ancestors] or paths
     name = printable_path(places[0])
     source = Source("logs", name, name)

@@ -58,7 +58,11 @@ def closing_rules(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
     """Return rules for the closing lines that a grammar itself does not read."""
     if not chosen.is_comparable:
         return ()
-    texts = [record.contains for record in grammar.records]
+    return _closing_rules_without(tuple(record.contains for record in grammar.records))
+
+
+@cache
+def _closing_rules_without(texts: tuple[bytes, ...]) -> tuple[Rule, ...]:
     return tuple(
         rule
         for rule in _all_closing_rules()
@@ -417,15 +421,12 @@ def _throughput_by_clock(
 def _throughput_by_values(
     rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting
 ) -> Throughput | None:
-    step_counts = [min(inside[0].steps, stride) or stride or 1]
-    step_counts += [entry.steps for entry in inside[1:]]
+    step_counts = [entry.steps for entry in inside]
+    step_counts[0] = min(step_counts[0], stride) or stride or 1
     if rule.record.ranks != "one":
         step_counts = [stride or 1] * len(inside)
-    measured = [
-        (entry, steps)
-        for entry, steps in zip(inside, step_counts, strict=True)
-        if entry.value > 0 and steps
-    ]
+    pairs = zip(inside, step_counts, strict=True)
+    measured = [(entry, steps) for entry, steps in pairs if entry.value > 0 and steps]
     if not measured:
         return None
     rates = average_each(rule, [entry.value for entry, _ in measured], stride or 1, setting)
@@ -437,4 +438,4 @@ def _throughput_by_values(
         for (entry, steps), rate in zip(measured, rates, strict=True)
     )
     seconds = math.fsum([part.steps / part.rate for part in parts])
-    return Throughput(sum(part.steps for part in parts) / seconds, parts)
+    return Throughput(sum([part.steps for part in parts]) / seconds, parts)

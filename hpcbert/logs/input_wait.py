@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
+from hpcbert.logs.lines import NotALogError, has_text, read_ends, read_pieces
 from hpcbert.model import Note
 
 # From the PyTorch reference: seconds that rank 0 waited inside the window, and the window's
@@ -43,7 +43,8 @@ def read_input_notes(log: Path) -> tuple[Note, ...]:
 def find_input_notes(head: bytes, tail: bytes) -> tuple[Note, ...]:
     """Return what `read_input_notes` does, from the ends of a log."""
     notes = []
-    if match := _CPUS.search(head):
+    match = _CPUS.search(head) if has_text(head, b"hpcbert: ranks have ") else None
+    if match:
         mine, all_cpus = match[1].decode(), match[2].decode()
         notes.append(Note("few-cpus", f"{mine} of {all_cpus} CPUs a rank: {_MORE_CPUS}"))
     share = _find_share([tail])
@@ -65,8 +66,8 @@ def _find_share(pieces: Iterable[bytes]) -> float | None:
     costs: list[tuple[float, float]] = []
     share: float | None = None
     for piece in pieces:
-        texts = _PARTS.findall(piece) if b"reader_cost: " in piece else []
-        if b"generator: " in piece:
+        texts = _PARTS.findall(piece) if has_text(piece, b"reader_cost: ") else []
+        if has_text(piece, b"generator: "):
             texts += zip(_GENERATOR.findall(piece), _ITERATION.findall(piece), strict=False)
         for read_text, batch_text in texts:
             with suppress(ValueError):
@@ -81,7 +82,7 @@ def _find_share(pieces: Iterable[bytes]) -> float | None:
 
 
 def _share_of_result(piece: bytes) -> float | None:
-    match = _RESULT.search(piece)
+    match = _RESULT.search(piece) if has_text(piece, b"hpcbert-result ") else None
     if match is None:
         return None
     with suppress(ValueError, KeyError, TypeError, ZeroDivisionError, OverflowError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,6 +199,8 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
         UsageError: A path is missing, a directory has no log, the pattern is wrong, or nothing
             matches it.
     """
+    # Links may lead elsewhere by now.
+    _match_folders.cache_clear()
     findings = _Findings(pattern)
     for path in paths:
         files = _walk(path, findings.warnings)
@@ -225,7 +228,8 @@ class _Findings:
     def take(self, path: Path, *, is_named: bool) -> bool:
         """Take a file; return whether it is a campaign, or may be a log."""
         # The same for all links to it.
-        identity = os.path.realpath(path)
+        folder = _match_folders(path.parent)[1]
+        identity = os.path.realpath(path) if path.is_symlink() else str(Path(folder, path.name))
         if path.name == MANIFEST and not is_named:
             self.campaigns.setdefault(identity, path.parent)
         elif (log := self.match(path)) or (is_named and not self.pattern):
@@ -260,7 +264,8 @@ class _Findings:
 
         Files of other names are logs, unless DLPerf's names are in or below their folder.
         """
-        folders = {folder for log in self.logs.values() for folder in log.path.absolute().parents}
+        folders = {log.path.absolute().parent for log in self.logs.values()}
+        folders = folders.union(*(folder.parents for folder in folders))
         for identity, candidate in self.candidates.items():
             if experiment_folder(candidate.path.absolute()) in folders:
                 self.rest.setdefault(identity, self._left_out(candidate.path, is_named=False))
@@ -336,17 +341,30 @@ def _no_log_error(path: Path, pattern: str) -> UsageError:
 
 def _describe_folders(path: Path) -> LogFile:
     """Read shape, precision and batch size from the nearest folders that name them."""
-    log = LogFile(path)
-    folders = path.absolute().parts[-2::-1]
-    for pattern in (_SHAPE, *_LABELS):
-        match = next(filter(None, map(pattern.fullmatch, folders)), None)
-        log = _add_fields(log, match.groupdict()) if match else log
-    return log._replace(place=os.path.realpath(path.parent))
+    matches, place = _match_folders(path.parent)
+    log = LogFile(path, place=place)
+    for match in matches:
+        log = _add_fields(log, match.groupdict())
+    return log
+
+
+@cache
+def _match_folders(folder: Path) -> tuple[list[re.Match[str]], str]:
+    """Return the nearest match of each pattern in a folder's path, and the folder's real path."""
+    names = folder.absolute().parts[::-1]
+    nearest = [
+        next(filter(None, map(pattern.fullmatch, names)), None) for pattern in (_SHAPE, *_LABELS)
+    ]
+    return [match for match in nearest if match], os.path.realpath(folder)
 
 
 def experiment_folder(path: Path) -> Path:
     """Return the folder of a log's experiment: the nearest that does not name shape or labels."""
-    folder = path.parent
+    return _find_experiment(path.parent)
+
+
+@cache
+def _find_experiment(folder: Path) -> Path:
     while any(pattern.fullmatch(folder.name) for pattern in (_SHAPE, *_LABELS)):
         folder = folder.parent
     return folder

@@ -58,6 +58,8 @@ _FORMATS = (
 )
 _MAGIC = tuple(magic for form in _FORMATS for magic in form.magic)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# Longer than every magic.
+_HEAD = 16
 _DAMAGES = (zlib.error, lzma.LZMAError, ValueError, EOFError, OSError)
 
 
@@ -73,7 +75,8 @@ def read_text(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
         UnpackError: It is damaged, cut short or too large.
         OSError: It can't be read.
     """
-    first, stream = _peek(_read_raw(descriptor, size, chunk))
+    read_blocks = _read_lines if is_plain(os.pread(descriptor, _HEAD, 0)) else _read_raw
+    first, stream = _peek(read_blocks(descriptor, size, chunk))
     form = next((form for form in _FORMATS if first.startswith(form.magic)), None)
     if form is not None:
         first, stream = _peek(_decompress(stream, form, chunk))
@@ -93,6 +96,23 @@ def _read_raw(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
     while size > 0 and (data := os.read(descriptor, min(chunk, size))):
         size -= len(data)
         yield data
+
+
+def _read_lines(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
+    """Yield blocks of a file, each cut after the last line that ends shortly before a chunk does.
+
+    Nobody then has to copy a block only to move the rest of its last line into the next one.
+    """
+    position = 0
+    for limit in range(chunk, size + chunk, chunk):
+        end = min(limit, size)
+        if end < size:
+            low = max(position, end - LINE)
+            line_end = os.pread(descriptor, end - low, low).rfind(b"\n") + 1
+            end = low + line_end if line_end else end
+        while position < end and (data := os.pread(descriptor, end - position, position)):
+            position += len(data)
+            yield data
 
 
 def _decompress(stream: Iterator[bytes], form: _Format, max_bytes: int) -> Iterator[bytes]:
@@ -148,6 +168,8 @@ _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 _RETURNS = rb"(?<!\r)\r+\n"
 _ANSI = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])"
 _HOLED = rb"[^\r\n]*\x00[^\r\n]*"
+# As few steps as possible from one line's end to another's.
+_SHORT_LINES = rb"(?s)(?:.{0,%d}\n)*" % _SRUN_PAYLOAD
 _SRUN = rb" *(\d+): "
 _MPI = rb"(?:\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,\d+\]<std(?:out|err|diag)>: ?"
 _STARTS = rb"^ *\d+: |^\[[a-z]+\d+\]: ?|^[A-Za-z][\w.-]{0,63}: "
@@ -187,13 +209,11 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
     In the order of the log; a line appears once for each text in it. For a line that is longer than
     LINE to either side of the text, start and end are those of the piece to read.
     """
-    # Many facts are in one line: each text is searched once for all of them.
-    numbers_by_text: dict[bytes, list[int]] = {}
-    for number, text in enumerate(texts):
-        numbers_by_text.setdefault(text, []).append(number)
     matches = []
-    for text, numbers in numbers_by_text.items():
-        line_end, position = 0, _find(data, text)
+    for text, numbers in _group_by_text(texts):
+        if not has_text(data, text):
+            continue
+        line_end, position = 0, data.find(text)
         while position >= 0:
             low = max(line_end, position - LINE)
             start = max(
@@ -206,17 +226,23 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
     return matches
 
 
+@cache
+def _group_by_text(texts: tuple[bytes, ...]) -> tuple[tuple[bytes, list[int]], ...]:
+    """Return each text with its numbers: many facts are in one line, so it is searched once."""
+    numbers_by_text: dict[bytes, list[int]] = {}
+    for number, text in enumerate(texts):
+        numbers_by_text.setdefault(text, []).append(number)
+    return tuple(numbers_by_text.items())
+
+
 def has_text(data: bytes, text: bytes) -> bool:
     """Return whether a piece of a log has a text; its rarest bytes are searched first."""
-    return _find(data, text) >= 0
-
-
-def _find(data: bytes, text: bytes) -> int:
-    # Finding that a byte is missing is thirty times as fast as for a text.
+    # Finding that a byte is missing is ten times as fast as for a text.
     for byte in _rarest_first(text):
         if byte not in data:
-            return -1
-    return data.find(text)
+            return False
+    # In a large piece, CPython's search from the end is four times as fast as that from the start.
+    return data.rfind(text) >= 0
 
 
 @cache
@@ -351,9 +377,10 @@ def read_ends(path: Path) -> tuple[bytes, bytes]:
         raise NotALogError(f"can't be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    if size > TAIL:
-        data = data[_first_break(data) :]
-    return _clean(_normalize_line_ends(head)), _clean(_normalize_line_ends(data))
+    clean_head = _clean(_normalize_line_ends(head))
+    if size <= TAIL:
+        return clean_head, clean_head
+    return clean_head, _clean(_normalize_line_ends(data[_first_break(data) :]))
 
 
 def _unpack_ends(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
@@ -391,12 +418,8 @@ def _clean(data: bytes) -> bytes:
 
 def _has_long_line(data: bytes) -> bool:
     """Return whether a line is longer than those that srun cuts; reads only a few of the bytes."""
-    position, last_start, search = 0, len(data) - _SRUN_PAYLOAD, data.rfind
-    while position < last_start:
-        position = search(b"\n", position, position + _SRUN_PAYLOAD + 1) + 1
-        if not position:
-            return True
-    return False
+    match = re.match(_SHORT_LINES, data)
+    return match is not None and match.end() < len(data) - _SRUN_PAYLOAD
 
 
 def _is_cut(line: bytes) -> bool:

@@ -117,8 +117,11 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         scan.read(path)
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
-    reading, notes = scan.conclude(), read_input_notes(path)
-    if not notes or reading.throughput is None:
+    reading = scan.conclude()
+    if reading.throughput is None:
+        return reading
+    notes = find_input_notes(*scan.log_ends) if scan.log_ends else read_input_notes(path)
+    if not notes:
         return reading
     flags = (*reading.flags, *(note.flag for note in notes))
     return reading._replace(flags=flags, notes=(*reading.notes, *notes))
@@ -179,6 +182,8 @@ class _Scan:
         self._skipped = SkippedSteps()
         self._restart = RestartCheck(grammar)
         self._beginning = b""
+        # The log's head and tail, as `read_ends` returns them, if they were needed.
+        self.log_ends: tuple[bytes, bytes] | None = None
         # Tokens in a sample, of the window's records that print it.
         self._lengths: set[int] = set()
         # The ranks that mpirun's labels name.
@@ -390,8 +395,12 @@ class _Scan:
         rules = tuple(dict.fromkeys((*footers, *self._cross_check.closing)))
         if not (rules or self.grammar.ends):
             return
-        _, tail = read_ends(path)
+        self.log_ends = read_ends(path)
+        tail = self.log_ends[1]
         self._note_end(tail)
+        rules = tuple(rule for rule in rules if has_text(tail, rule.record.contains))
+        if not rules:
+            return
         starts = [start for start, _ in record_lines(tail, self.rule.record)]
         last_record_start = max(starts, default=0)
         for rule in rules:
@@ -534,7 +543,11 @@ class _Scan:
         for other_setting in base_setting.with_other(label):
             setting, reasons = self._settled(other_setting)
             try:
-                if not reasons and not self._doubts(self.collector.reduce(setting), setting):
+                if reasons:
+                    continue
+                # Coverage and restarts do not depend on what is tried here.
+                throughput = self.collector.reduce(setting)
+                if not self._cross_check.reasons(throughput, setting):
                     return True
             except (CannotReduceError, UnknownError):
                 continue  # The log knows better.

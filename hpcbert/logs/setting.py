@@ -132,8 +132,8 @@ class Setting(NamedTuple):
     @property
     def gpus_per_replica(self) -> int:
         """GPUs that compute one batch together."""
-        parts = (self.tensor_parallel, self.pipeline_parallel, self.context_parallel)
-        return math.prod(part or 1 for part in parts)
+        layers = (self.tensor_parallel or 1) * (self.pipeline_parallel or 1)
+        return layers * (self.context_parallel or 1)
 
     def need(self, name: str) -> int:
         """Return a number that must be known."""

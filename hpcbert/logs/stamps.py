@@ -13,12 +13,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import MAXYEAR, MINYEAR, date
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.logs.fields import record_matches, show_text, whole_matches
 from hpcbert.logs.grammar import Grammar, Record
-from hpcbert.logs.lines import Line, NotALogError, read_ends, remove_labels
+from hpcbert.logs.lines import Line, NotALogError, has_text, read_ends, remove_labels
 
 DAY = 86400.0
 _TIME = rb"(?P<hour>\d{1,2}):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -138,6 +140,7 @@ def _parse_date(form: str, text: bytes, *, year: int) -> tuple[int, float]:
 _EPOCH = date(1970, 1, 1).toordinal() + 1 - _DAYS_TO_2000
 
 
+@lru_cache(maxsize=1 << 12)
 def nearest_moment(form: str, text: bytes, moment: float) -> float:
     """Return the seconds since the epoch of a stamp, read as if its zone were UTC.
 
@@ -187,6 +190,8 @@ _SKEW = 1.0
 # NCCL's lines (node, process and its thread, device); MLPerf's, and words before a name.
 _HOST_OF_NCCL = rb"\b([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "
 _HOST = rb"\b(?:Clearing cache on |[Hh]ost(?:name)?[:=] ?['\"]?)([A-Za-z][\w.-]*)"
+# Patterns that begin with \b are tried at each byte, so texts that they need are searched first.
+_HOSTS = {_HOST: (b"Clearing cache on ", b"host", b"Host"), _HOST_OF_NCCL: (b"] NCCL ",)}
 _FORMS = {"iso": "date-time", "dated": "date-time", "month": "month-day", "ctime": "ctime"}
 
 
@@ -291,14 +296,21 @@ def measure_span(
     begin = begin or end
     if begin and end and begin.form != end.form:
         begin = end
-    hosts = re.findall(_HOST, beginning) + re.findall(_HOST_OF_NCCL, beginning)
-    return MeasuredSpan(begin, end, frozenset(hosts))
+    return MeasuredSpan(begin, end, frozenset(_find_hosts(beginning)))
+
+
+def _find_hosts(data: bytes) -> list[bytes]:
+    hosts: list[bytes] = []
+    for pattern, texts in _HOSTS.items():
+        if any(has_text(data, text) for text in texts):
+            hosts += re.findall(pattern, data)
+    return hosts
 
 
 def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
     """Yield the stamps of a record: its own before those of its line."""
     record_stamps = _stamps_of_matches(whole_matches(record.match, Line(line)), record)
-    yield from filter(_is_legible, (*record_stamps, *_line_stamps(line)))
+    yield from filter(_is_legible, chain(record_stamps, _line_stamps(line)))
 
 
 def read_stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
