@@ -18,107 +18,51 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from hpcbert.campaign import record
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.schedulers import LOCAL
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, SchedulerError, join_names
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
-from hpcbert.scheduler.base import PlainScheduler, SchedulerContext, Target
+from hpcbert.scheduler.base import PlainScheduler, Target
+from hpcbert.scheduler.local.worker import (
+    CANCELLED_FILE,
+    PLAN_FILE,
+    Element,
+    Plan,
+    has_ended,
+    queue_job_id,
+    read_plan,
+)
 from hpcbert.slurm import commands
 from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system import files, machine
-from hpcbert.system.decode import decode
-from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
+from hpcbert.system.processes import is_alive, machine_and_boot
 from hpcbert.system.runner import start_detached
 from hpcbert.timelimit import TimeLimit
 
-PLAN_FILE = "slurm/local.json"
 OUTPUT_FILE = "slurm/local.out"
-# Its presence says that the campaign was cancelled, even to a queue that has only just started.
-CANCELLED_FILE = "slurm/local.cancelled"
 GRACE = 10.0
-_RUNNING = {"RUNNING", "SUSPENDED"}
 
 # Returns the words before the command that runs the script of an array.
 Launch = Callable[[Array], tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Element:
-    """One script to run: a repeat, or all repeats of a point if they share a job.
-
-    Attributes:
-        launcher: Words before the command that runs the script; empty: it runs on this machine.
-    """
-
-    array: Array
-    repeats: tuple[int, ...]
-    launcher: tuple[str, ...] = ()
-
-    @property
-    def statuses(self) -> tuple[str, ...]:
-        """Where each repeat's events go, relative to the campaign."""
-        return tuple(map(self.array.status, self.repeats))
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that the ranks use on their node."""
-        point = self.array.point
-        return 0 if point.device == "cpu" else point.shape.gpus_per_node
-
-    def output(self, job_id: str) -> str:
-        """Return the path of the script's own output, relative to the campaign."""
-        repeat = "all" if self.array.together else self.repeats[0]
-        return f"slurm/{job_id}_{self.array.point.key}_{repeat}.out"
-
-    def newest(self, path: Path) -> JobRecord:
-        """Return the newest attempt in a status file, which repeats and the queue write."""
-        return record.read_record(path).newest(first=self.array.first_attempt)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The work of a queue process: slurm/local.json.
-
-    Attributes:
-        lock: File that is locked while a campaign runs on that machine.
-        minutes: Time limit of one element.
-        grace: Seconds between TERM and KILL.
-        allocation: Id of the job of Slurm whose steps they are; empty: there is none.
-    """
-
-    machine: str
-    lock: str
-    minutes: float
-    grace: float
-    elements: tuple[Element, ...]
-    allocation: str = ""
-
-
-def read_plan(directory: Path, *, whole: bool = False) -> Plan:
-    """Read slurm/local.json.
-
-    Args:
-        whole: With its elements, which the queue alone needs: another version's differ.
-
-    Raises:
-        OSError, ValueError, ConfigError: It is missing or damaged.
-    """
-    path = directory / PLAN_FILE
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(document, dict) and not whole:
-        document["elements"] = []
-    return decode(Plan, document, file=str(path))
 
 
 def _list_elements(campaign: Campaign, launch: Launch) -> Iterator[Element]:
     for array in campaign.arrays:
         groups = [array.repeats] if array.together else [(repeat,) for repeat in array.repeats]
         for repeats in groups:
-            yield Element(array, repeats, launch(array))
+            task = "" if array.together else str(repeats[0])
+            yield Element(
+                script=array.script,
+                name=f"{array.point.key}_{task or 'all'}",
+                task=task,
+                statuses=tuple(map(array.status, repeats)),
+                first_attempt=array.first_attempt,
+                gpus=0 if array.point.device == "cpu" else array.point.shape.gpus_per_node,
+                launcher=launch(array),
+            )
 
 
 def lock_path(environ: Mapping[str, str], allocation: str = "") -> Path:
@@ -192,11 +136,6 @@ def start_queue(
             hint="Free some space or fix the permissions; XDG_STATE_HOME has the lock.",
         ) from error
     return queue_job_id(pid, allocation)
-
-
-def queue_job_id(pid: int, allocation: str = "") -> str:
-    """Return a queue's job id: `local-PID-STARTTIME`, or `JOB-PID-STARTTIME` in an allocation."""
-    return f"{allocation or LOCAL}-{pid}-{read_start_time(pid)}"
 
 
 def find_queue(directory: Path) -> str:
@@ -300,16 +239,6 @@ def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
         return RepeatState("CANCELLED", Kind.FAILED, "status-file", detail=queue.detail)
     had = "never recorded its end" if job_record.start is not None else "never started"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
-
-
-def has_ended(job_id: str, context: SchedulerContext) -> bool:
-    """Return whether Slurm says that the allocation of a job is over."""
-    environment = commands.query_environment(context.environ)
-    outcome = context.run(commands.squeue_argv(ids=[job_id]), env=environment, timeout=60)
-    if not outcome.ok:
-        return commands.is_unknown_job(outcome.stderr)
-    listing = commands.read_squeue(outcome.stdout)
-    return not listing.garbage and not any(row.state in _RUNNING for row in listing.rows)
 
 
 class Local(PlainScheduler):

@@ -6,6 +6,8 @@ each it forks a supervisor, which runs the script.
 Nothing that a script starts outlives it: the supervisor, and above it the queue, inherit every
 process that loses its parent, and kill the rest when the script has ended. A supervisor whose queue
 has died ends its script. Both sleep until a signal comes: a child's end, or a request to stop.
+
+The first script waits until this module is imported, so it imports only what each queue needs.
 """
 
 from __future__ import annotations
@@ -22,31 +24,114 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcbert.model import format_utc
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.local.backend import (
-    CANCELLED_FILE,
-    Element,
-    Plan,
-    has_ended,
-    queue_job_id,
-    read_plan,
-)
+from hpcbert.campaign.record import read_record
+from hpcbert.config.schedulers import LOCAL
+from hpcbert.slurm import commands
+from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.system import lock
+from hpcbert.system.decode import decode
 from hpcbert.system.processes import (
     adopt_orphans,
     die_with_parent,
     kill_descendants,
+    read_start_time,
     reap_children,
     run_only_when_idle,
 )
 from hpcbert.system.runner import run, start_detached
 
+if TYPE_CHECKING:
+    from hpcbert.scheduler.base import SchedulerContext
+
+PLAN_FILE = "slurm/local.json"
+# Its presence says that the campaign was cancelled, even to a queue that has only just started.
+CANCELLED_FILE = "slurm/local.cancelled"
 # Seconds between two attempts to get the lock that another campaign has.
 _LOCK_PAUSE = 0.2
 _NOT_FOUND = 127
+_RUNNING = {"RUNNING", "SUSPENDED"}
+
+
+@dataclass(frozen=True)
+class Element:
+    """One script to run: a repeat, or all repeats of a point if they share a job.
+
+    Attributes:
+        script: Its path in the campaign.
+        name: The point's key, and the repeat's number or `all`.
+        task: The repeat's number; empty if all repeats share the job.
+        statuses: Where each repeat's events go, relative to the campaign.
+        gpus: GPUs that the ranks use on their node.
+        launcher: Words before the command that runs the script; empty: it runs on this machine.
+    """
+
+    script: str
+    name: str
+    task: str
+    statuses: tuple[str, ...]
+    first_attempt: int
+    gpus: int
+    launcher: tuple[str, ...] = ()
+
+    def output(self, job_id: str) -> str:
+        """Return the path of the script's own output, relative to the campaign."""
+        return f"slurm/{job_id}_{self.name}.out"
+
+    def newest(self, path: Path) -> JobRecord:
+        """Return the newest attempt in a status file, which repeats and the queue write."""
+        return read_record(path).newest(first=self.first_attempt)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of a queue process: slurm/local.json.
+
+    Attributes:
+        lock: File that is locked while a campaign runs on that machine.
+        minutes: Time limit of one element.
+        grace: Seconds between TERM and KILL.
+        allocation: Id of the job of Slurm whose steps they are; empty: there is none.
+    """
+
+    machine: str
+    lock: str
+    minutes: float
+    grace: float
+    elements: tuple[Element, ...]
+    allocation: str = ""
+
+
+def read_plan(directory: Path, *, whole: bool = False) -> Plan:
+    """Read slurm/local.json.
+
+    Args:
+        whole: With its elements, which the queue alone needs: another version's differ.
+
+    Raises:
+        OSError, ValueError, ConfigError: It is missing or damaged.
+    """
+    path = directory / PLAN_FILE
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(document, dict) and not whole:
+        document["elements"] = []
+    return decode(Plan, document, file=str(path))
+
+
+def queue_job_id(pid: int, allocation: str = "") -> str:
+    """Return a queue's job id: `local-PID-STARTTIME`, or `JOB-PID-STARTTIME` in an allocation."""
+    return f"{allocation or LOCAL}-{pid}-{read_start_time(pid)}"
+
+
+def has_ended(job_id: str, context: SchedulerContext) -> bool:
+    """Return whether Slurm says that the allocation of a job is over."""
+    environment = commands.query_environment(context.environ)
+    outcome = context.run(commands.squeue_argv(ids=[job_id]), env=environment, timeout=60)
+    if not outcome.ok:
+        return commands.is_unknown_job(outcome.stderr)
+    listing = commands.read_squeue(outcome.stdout)
+    return not listing.garbage and not any(row.state in _RUNNING for row in listing.rows)
 
 
 class Stop:
@@ -99,7 +184,8 @@ def append_event(path: Path, event: dict[str, Any]) -> None:
 def print_line(text: str) -> None:
     """Print a line to the queue's own output, slurm/local.out."""
     with contextlib.suppress(OSError):
-        sys.stdout.write(f"{format_utc(time.time())} {text}\n")
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        sys.stdout.write(f"{moment} {text}\n")
         sys.stdout.flush()
 
 
@@ -111,7 +197,7 @@ def record_end(directory: Path, element: Element, end: End) -> None:
     for path in element.statuses:
         job_record = element.newest(directory / path)
         repeat_end = end
-        if element.array.together and job_record.exit is not None:
+        if not element.task and job_record.exit is not None:
             repeat_end = End("FAILED" if job_record.exit else "COMPLETED", job_record.exit)
         event = {"attempt": job_record.attempt, "state": repeat_end.state, "exit": repeat_end.code}
         reason = {"reason": repeat_end.reason} if repeat_end.reason else {}
@@ -142,7 +228,11 @@ def run_queue(directory: Path) -> None:
 
 def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
     """Stop if the allocation is over: no step can start in it any more."""
-    if plan.allocation and not stop.why and has_ended(plan.allocation, SchedulerContext(run)):
+    if not plan.allocation or stop.why:
+        return
+    from hpcbert.scheduler.base import SchedulerContext
+
+    if has_ended(plan.allocation, SchedulerContext(run)):
         stop.why, stop.reason = "CANCELLED", f"its allocation, job {plan.allocation}, has ended"
 
 
@@ -204,11 +294,11 @@ def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, s
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         words = map(str, range(element.gpus)) if devices is None else devices.split(",")
         env["CUDA_VISIBLE_DEVICES"] = ",".join(list(words)[: element.gpus])
-    if not element.array.together:
-        env["SLURM_ARRAY_TASK_ID"] = str(element.repeats[0])
+    if element.task:
+        env["SLURM_ARRAY_TASK_ID"] = element.task
     output = directory / element.output(job_id)
     try:
-        argv = [*element.launcher, "bash", str(directory / element.array.script)]
+        argv = [*element.launcher, "bash", str(directory / element.script)]
         pid = start_detached(argv, log_path=output, env=env, cwd=directory)
     except OSError as error:
         return End("FAILED", _NOT_FOUND, f"the script could not start: {error.strerror}")

@@ -180,7 +180,7 @@ def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, watched
     assert policies == [os.SCHED_OTHER] * 2
     assert os.sched_getscheduler(supervisor) == os.SCHED_IDLE
     plan = queue.directory / local.PLAN_FILE
-    text = plan.read_text().replace('"array"', '"as_another_version_names_it"')
+    text = plan.read_text().replace('"script"', '"as_another_version_names_it"')
     plan.write_text(text)
     assert queue.words() == ["RUNNING", "PENDING"]
     plan.write_text(text.replace(machine_and_boot(), "otherhost 0000"))
