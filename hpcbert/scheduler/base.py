@@ -224,7 +224,7 @@ class Poller(Protocol):
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
 
     def seconds_to_news(self) -> float:
-        """Return the seconds until `has_news` is true even if nothing more is written."""
+        """Return the seconds until it is time for `has_news` even if nothing is written."""
         return math.inf
 
     def is_final(self, key: Key) -> bool:
@@ -240,6 +240,7 @@ class PlainPoller(Poller):
         watched: Sequence[TrackedCampaign],
     ) -> None:
         self._ask, self._watched = ask, watched
+        self._idle_looks = 0
         self.states = {}
 
     def poll(self) -> None:
@@ -257,7 +258,13 @@ class PlainPoller(Poller):
 
     def has_news(self) -> bool:
         """Return whether a job's record on disk has changed since the last look."""
-        return any(tracked_campaign.records.reread_changed() for tracked_campaign in self._watched)
+        has_news = any(tracked.records.reread_changed() for tracked in self._watched)
+        self._idle_looks = 0 if has_news else self._idle_looks + 1
+        return has_news
+
+    def seconds_to_news(self) -> float:
+        """Return the seconds to the next look, which comes soon after a change."""
+        return self._idle_looks / 100
 
     def is_final(self, key: Key) -> bool:
         """Return whether a repeat neither waited nor ran at the last poll."""

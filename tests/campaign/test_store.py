@@ -16,7 +16,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import MANIFEST, Shape
-from hpcbert.scheduler.local import backend
+from hpcbert.scheduler.local import worker
 from hpcbert.system import lock
 from hpcbert.system.runner import run
 from tests.kit.cases import cases, read_constant
@@ -158,7 +158,7 @@ def test_a_holder_in_another_namespace_is_not_dead(tmp_path):
     assert process.returncode == 0
     # Holders and local queues live in another time namespace too, whose boot was an hour ago.
     code = read_constant(__file__, "QUEUES")
-    job = backend.queue_job_id(os.getpid())
+    job = worker.queue_job_id(os.getpid())
     ended = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
     argv = ["unshare", "--time", "--boottime", "3600", "--fork", sys.executable, "-c", code]
     argv += [str(tmp_path), job, ended]

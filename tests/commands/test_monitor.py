@@ -12,7 +12,7 @@ from hpcbert.commands import monitor
 from hpcbert.errors import SchedulerError
 from hpcbert.logs.scan import read_progress
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.local import backend as local
+from hpcbert.scheduler.local import worker
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.campaigns import ended
@@ -162,7 +162,7 @@ def test_campaigns_that_still_live_are_found_with_one_question(watched):
     # A local campaign of another machine is not over until its repeats are.
     built = watched("20261106T000000Z-pytorch-here", job_id="local-1-1", scheduler="local")
     plan = '{"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}'
-    (built.directory / local.PLAN_FILE).write_text(plan)
+    (built.directory / worker.PLAN_FILE).write_text(plan)
     for repeat in (1, 2):
         assert "here" in name_unfinished(Slurm(squeue=[""]))
         end_repeat(built, repeat)

@@ -9,8 +9,7 @@ from hpcbert.config import schedulers
 from hpcbert.errors import UsageError
 from hpcbert.model import JobRequest, Shape
 from hpcbert.scheduler import allocation
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.local import backend
+from hpcbert.scheduler.local import worker
 from hpcbert.system.decode import Invalid
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
@@ -72,4 +71,4 @@ def test_the_steps_of_a_script_take_only_the_nodes_of_the_point():
 @cases
 def test_an_allocation_is_over_only_if_slurm_says_so(stdout, stderr, *, over):
     slurm = Slurm(squeue=failed(stderr) if stderr else stdout or "")
-    assert backend.has_ended("17", SchedulerContext(slurm, environ={})) is over
+    assert worker.has_ended("17", slurm, {}) is over

@@ -10,7 +10,7 @@ import pytest
 from hpcbert.config import recipe as recipes
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape, parse_device
-from hpcbert.scheduler.local.backend import Element
+from hpcbert.scheduler.local.backend import list_elements
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, RequestCell, choose_device, list_shapes, plan
 from tests.kit.cases import cases, read_constant
@@ -165,8 +165,8 @@ def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):
     ((name,), _) = by_hand(planned, options=OPTIONS)
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     for device, gpus in (("cpu", 0), ("gpu", 2), ("", 2)):
-        (array,) = drafted(site, on(device=device)).campaign.arrays
-        assert Element(array, array.repeats).gpus == gpus
+        elements = list_elements(drafted(site, on(device=device)).campaign)
+        assert {element.gpus for element in elements} == {gpus}
     for runtime in ("none", "enroot", "pyxis"):
         where = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
         cpu_text = only_script(drafted(where, on(device="cpu")))

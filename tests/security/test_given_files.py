@@ -20,7 +20,7 @@ from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.results import document
 from hpcbert.scheduler.base import Target
-from hpcbert.scheduler.local import backend
+from hpcbert.scheduler.local import backend, worker
 from hpcbert.system.processes import machine_and_boot
 from tests.campaign.test_archive import forge_manifest
 from tests.kit.cases import cases, read_constant
@@ -306,10 +306,10 @@ def test_a_manifest_that_names_another_process_does_not_end_it(watched, tmp_path
     argv = ["sleep", "600"] if case == "another program" else ["sh", *words]
     with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:
         try:
-            job = backend.queue_job_id(process.pid)
+            job = worker.queue_job_id(process.pid)
             built = built.change(arrays=(replace(built.campaign.arrays[0], job_id=job),))
-            plan = backend.Plan(machine_and_boot(), str(tmp_path / "lock"), 60.0, 1.0, ())
-            (built.directory / backend.PLAN_FILE).write_text(json.dumps(asdict(plan)))
+            plan = worker.Plan(machine_and_boot(), str(tmp_path / "lock"), 60.0, 1.0, ())
+            (built.directory / worker.PLAN_FILE).write_text(json.dumps(asdict(plan)))
             until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
             assert backend.is_queue_alive(job)
             target = submit.find_living(built, run=None)  # type: ignore[arg-type]

@@ -49,7 +49,8 @@ GRACE = 10.0
 Launch = Callable[[Array], tuple[str, ...]]
 
 
-def _list_elements(campaign: Campaign, launch: Launch) -> Iterator[Element]:
+def list_elements(campaign: Campaign, launch: Launch = lambda _: ()) -> Iterator[Element]:
+    """Yield the scripts to run, in their order."""
     for array in campaign.arrays:
         groups = [array.repeats] if array.together else [(repeat,) for repeat in array.repeats]
         for repeats in groups:
@@ -115,7 +116,7 @@ def start_queue(
         lock=str(lock),
         minutes=TimeLimit.parse_reported(campaign.arrays[0].request.time_limit).bound / 60,
         grace=grace,
-        elements=tuple(_list_elements(campaign, launch)),
+        elements=tuple(list_elements(campaign, launch)),
         allocation=allocation,
     )
     env = commands.submission_environment(environ)
@@ -281,7 +282,8 @@ class Local(PlainScheduler):
         )
         queue = _QueueState(alive=False, detail=detail, limit=plan.minutes * 60)
         if plan.machine != machine_and_boot():
-            if plan.allocation and has_ended(plan.allocation, self.context):
+            context = self.context
+            if plan.allocation and has_ended(plan.allocation, context.run, context.environ):
                 return replace(queue, detail=f"its allocation, job {plan.allocation}, has ended")
             host = plan.machine.partition(" ")[0]
             elsewhere = host != os.uname().nodename

@@ -20,11 +20,11 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.campaign.record import read_record
 from hpcbert.config.schedulers import LOCAL
@@ -40,10 +40,7 @@ from hpcbert.system.processes import (
     reap_children,
     run_only_when_idle,
 )
-from hpcbert.system.runner import run, start_detached
-
-if TYPE_CHECKING:
-    from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.system.runner import Runner, run, start_detached
 
 PLAN_FILE = "slurm/local.json"
 # Its presence says that the campaign was cancelled, even to a queue that has only just started.
@@ -124,10 +121,10 @@ def queue_job_id(pid: int, allocation: str = "") -> str:
     return f"{allocation or LOCAL}-{pid}-{read_start_time(pid)}"
 
 
-def has_ended(job_id: str, context: SchedulerContext) -> bool:
+def has_ended(job_id: str, run: Runner, environ: Mapping[str, str]) -> bool:
     """Return whether Slurm says that the allocation of a job is over."""
-    environment = commands.query_environment(context.environ)
-    outcome = context.run(commands.squeue_argv(ids=[job_id]), env=environment, timeout=60)
+    environment = commands.query_environment(environ)
+    outcome = run(commands.squeue_argv(ids=[job_id]), env=environment, timeout=60)
     if not outcome.ok:
         return commands.is_unknown_job(outcome.stderr)
     listing = commands.read_squeue(outcome.stdout)
@@ -228,11 +225,7 @@ def run_queue(directory: Path) -> None:
 
 def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
     """Stop if the allocation is over: no step can start in it any more."""
-    if not plan.allocation or stop.why:
-        return
-    from hpcbert.scheduler.base import SchedulerContext
-
-    if has_ended(plan.allocation, SchedulerContext(run)):
+    if plan.allocation and not stop.why and has_ended(plan.allocation, run, os.environ):
         stop.why, stop.reason = "CANCELLED", f"its allocation, job {plan.allocation}, has ended"
 
 

@@ -15,6 +15,7 @@ from hpcbert.model import JobRequest
 from hpcbert.scheduler import create_scheduler
 from hpcbert.scheduler.base import SchedulerContext, Target
 from hpcbert.scheduler.local import backend as local
+from hpcbert.scheduler.local.worker import PLAN_FILE
 from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
 from tests.kit.cases import read_constant
 from tests.kit.slurm import Slurm
@@ -179,7 +180,7 @@ def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, watched
     policies = [os.sched_getscheduler(child) for child in descendants(supervisor)]
     assert policies == [os.SCHED_OTHER] * 2
     assert os.sched_getscheduler(supervisor) == os.SCHED_IDLE
-    plan = queue.directory / local.PLAN_FILE
+    plan = queue.directory / PLAN_FILE
     text = plan.read_text().replace('"script"', '"as_another_version_names_it"')
     plan.write_text(text)
     assert queue.words() == ["RUNNING", "PENDING"]
