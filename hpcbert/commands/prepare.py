@@ -11,6 +11,7 @@ from pathlib import Path
 import hpcbert
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
+from hpcbert.errors import IncompleteError
 from hpcbert.prepare.data import prepare_data
 from hpcbert.prepare.environment import prepare_environment
 from hpcbert.prepare.image import prepare_image
@@ -41,7 +42,10 @@ def prepare(
     usual_kinds = [kind for kind in KINDS if kind != "environment" or recipe.environment]
     for kind in KINDS:
         if kind in (only or usual_kinds):
-            part = _MAKE[kind](recipe, site, context)
+            try:
+                part = _MAKE[kind](recipe, site, context)
+            except IncompleteError as error:
+                part = Part("failed", error.message, error.where, hint=error.hint)
             yield dataclasses.replace(part, framework=recipe.name, kind=kind)
 
 

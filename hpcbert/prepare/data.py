@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from hpcbert.config.recipe import Dataset, Recipe
 from hpcbert.config.site import SYNTHETIC, Site
-from hpcbert.errors import HpcbertError, join_names
+from hpcbert.errors import HpcbertError, IncompleteError, join_names
 from hpcbert.model import OptionValue
 from hpcbert.prepare.parts import Context, Part, make_alone, make_directory, write_record
 from hpcbert.script import materials
@@ -54,10 +54,11 @@ def make_synthetic(
     """Make the synthetic data of a framework.
 
     Returns:
-        Why the data do not exist; None if they do.
+        What would be made, if this is a dry run; None if the data exist.
 
     Raises:
         UsageError: An option is out of range.
+        IncompleteError: They can't be made.
     """
     if recipe.dataset is None:
         return None
@@ -75,7 +76,7 @@ def make_synthetic(
             _make_samples(folder, request)
             _link_files(folder, view, recipe.dataset, options)
     except HpcbertError as error:
-        return Part("failed", error.message, str(folder), hint=error.hint)
+        raise IncompleteError(error.message, where=str(folder), hint=error.hint) from error
     return None
 
 
@@ -125,6 +126,7 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
 
     Raises:
         UsageError: An option that the site sets is wrong.
+        IncompleteError: Data are missing, can't be read or made, or do not fit the program.
     """
     setting = site.settings(recipe.name).data
     if recipe.dataset is None or (not setting and "data" not in recipe.needs):
@@ -132,13 +134,13 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
     if not setting:
         hint = f"Set frameworks.{recipe.name}.data in {site.where} to their path, or to "
         hint += f'"{SYNTHETIC}", and hpcbert makes them. {recipe.data}'
-        return Part("failed", "the site names no data", hint=hint)
+        raise IncompleteError("the site names no data", hint=hint)
     options = read_options(recipe, site, context.settings)
     path = materials.find_data_path(site, recipe, options)
     if "://" in recipe.dataset.files.format_map(options):
         return Part("skipped", "the program reads them over the network", path)
-    failed_part = make_synthetic(recipe, site, options, context) if setting == SYNTHETIC else None
-    return failed_part or _check_data(recipe, recipe.dataset, site, options, context)
+    planned_part = make_synthetic(recipe, site, options, context) if setting == SYNTHETIC else None
+    return planned_part or _check_data(recipe, recipe.dataset, site, options, context)
 
 
 def _check_data(
@@ -149,6 +151,7 @@ def _check_data(
     context: Context,
 ) -> Part:
     path = materials.find_data_path(site, recipe, options)
+    hint = f"The program needs: {recipe.data}"
     try:
         files = _find_files(Path(path), dataset, options)
         first_records = [
@@ -157,13 +160,13 @@ def _check_data(
         ]
         digest = _digest_files(files, Path(path))
     except ValueError as error:
-        return Part("failed", str(error), path, hint=f"The program needs: {recipe.data}")
+        raise IncompleteError(str(error), where=path, hint=hint) from error
     except OSError as error:
         detail = f"{error.filename or path}: {error.strerror}"
         hint = "Check on a node that has them: hpcbert prepare --on-node."
-        return Part("failed", detail, path, hint=hint)
+        raise IncompleteError(detail, where=path, hint=hint) from error
     if problems := materials.find_misfits(recipe, options, path):
-        return Part("failed", "; ".join(problems), path, hint=f"The program needs: {recipe.data}")
+        raise IncompleteError("; ".join(problems), where=path, hint=hint)
     detail = f"{len(files)} files; {first_records[0]}"
     record_path = materials.data_record_path(site, recipe, options)
     previous = materials.read_record(record_path)

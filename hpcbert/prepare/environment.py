@@ -52,6 +52,7 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
 
     Raises:
         UsageError: A file of the recipe is missing, or another process is making it.
+        IncompleteError: There is no such Python, packages can't be installed, or were changed.
     """
     virtual_environment = recipe.environment
     if virtual_environment is None:
@@ -66,19 +67,16 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
     description = materials.read_record(path)
     if description and materials.interpreter_path(installation.directory).exists():
         return installation.check_installed(description)
-    try:
-        python = find_python(virtual_environment.python, context, installation.env)
-        if context.dry:
-            steps = virtual_environment.install
-            files = dict.fromkeys(step.requirements or "the program" for step in steps)
-            detail = f"would install {', '.join(files) or 'nothing'} with {python[0]}"
-            return installation.part("planned", detail)
-        with make_alone(installation.directory, "virtual environment", path):
-            description = installation.make(*python)
-            write_record(path, description)
-    except IncompleteError as error:
-        return Part("failed", error.message, hint=error.hint)
-    return installation.ready("done", description)
+    python = find_python(virtual_environment.python, context, installation.env)
+    if context.dry:
+        steps = virtual_environment.install
+        files = dict.fromkeys(step.requirements or "the program" for step in steps)
+        detail = f"would install {', '.join(files) or 'nothing'} with {python[0]}"
+        return Part("planned", detail, str(installation.directory))
+    with make_alone(installation.directory, "virtual environment", path):
+        description = installation.make(*python)
+        write_record(path, description)
+    return installation.describe("done", description)
 
 
 def find_python(release: str, context: Context, env: Mapping[str, str]) -> tuple[str, str]:
@@ -128,27 +126,27 @@ class _Installation:
         }
         self.env = {**_PIP_DEFAULTS, **inherited_env, **_PIP_SETTINGS}
 
-    def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
-        path = str(self.directory)
-        return Part(status, detail, path, digest, hint)
-
-    def ready(self, status: Status, description: Mapping[str, Any]) -> Part:
+    def describe(self, status: Status, description: Mapping[str, Any]) -> Part:
         detail = f"Python {description['python']}, {len(description['packages'])} packages"
-        return self.part(status, detail, str(description["digest"]))
+        return Part(status, detail, str(self.directory), str(description["digest"]))
 
     def check_installed(self, description: Mapping[str, Any]) -> Part:
-        """Compare the packages with the recorded ones: `ready`, or `failed` if they differ."""
+        """Compare the packages with the recorded ones.
+
+        Raises:
+            IncompleteError: They differ, or can't be listed.
+        """
         try:
             changed = sorted(set(self._list_packages()) ^ set(description["packages"]))
         except IncompleteError as error:
             problem = f"hpcbert cannot read it: {error.message}"
         else:
             if not changed:
-                return self.ready("ready", description)
+                return self.describe("ready", description)
             problem = f"packages were changed since: {', '.join(changed[:_SHOWN])}"
         hint = f"Remove {self.directory} and its .json, and prepare again; or name an interpreter "
         hint += f"of your own: frameworks.{self.recipe.name}.python."
-        return self.part("failed", problem, hint=hint)
+        raise IncompleteError(problem, where=str(self.directory), hint=hint)
 
     def make(self, interpreter: str, version: str) -> dict[str, Any]:
         """Make the environment.

@@ -13,13 +13,14 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.container.cache import Cached
+from hpcbert.errors import IncompleteError
 from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script import materials
 from hpcbert.system import files, redact
-from hpcbert.system.runner import Outcome
 
 # A whole image is gigabytes: only the last lines of output before a failure are kept.
 _TAIL = 12
+_HINT = "See the output above; run the command again to continue."
 
 
 def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
@@ -27,6 +28,7 @@ def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
 
     Raises:
         UsageError: Its reference is invalid or does not suit the runtime.
+        IncompleteError: It can't be imported or built.
     """
     material = materials.find_prepared_image(site, recipe)
     site_image = site.settings(recipe.name).image
@@ -38,7 +40,8 @@ def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
         return _prepare_build(recipe, site, context)
     if not site_image and not recipe.image.reference:
         hint = f"Name one: frameworks.{recipe.name}.image in {site.where}."
-        return Part("failed", "the recipe names no image, and no way to build one", hint=hint)
+        message = "the recipe names no image, and no way to build one"
+        raise IncompleteError(message, hint=hint)
     return _prepare_import(recipe, site, site_image or recipe.image.reference, context)
 
 
@@ -50,15 +53,19 @@ def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> 
             return Part("ready", "an image file of the site's", source_image.path)
         message = f"{source_image.path} is not a {runtime.tool.form} that can be read here"
         hint = f"Correct frameworks.{recipe.name}.image in the site.toml."
-        return Part("failed", message, hint=hint)
+        raise IncompleteError(message, hint=hint)
     if context.dry:
         user = source_image.user
         display_name = source_image.uri.replace(f"{user}@", "", 1) if user else text
         return Part("planned", f"would import {display_name} into {site.container.images}")
-    return _describe_result(_import_image(source_image, site, context))
+    return _describe_image(_import_image(source_image, site, context))
 
 
-def _import_image(source_image: reference.Image, site: Site, context: Context) -> Cached | Outcome:
+def _describe_image(cached: Cached) -> Part:
+    return Part("done", cached.reference, cached.path, f"sha256:{cached.sha256}")
+
+
+def _import_image(source_image: reference.Image, site: Site, context: Context) -> Cached:
     make_directory(Path(site.container.images))
     env = tool_environment(site, context)
     tool = runtimes.RUNTIMES[site.container.runtime].tool
@@ -86,23 +93,21 @@ def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
         count = len(recipe.image.install)
         commands = f"{count} command{'s' * (count != 1)}"
         return Part("planned", f"would build {stem}: {commands} on {base.uri}")
-    base_result = cached_base or _import_image(base, site, context)
-    if not isinstance(base_result, cache.Cached):
-        return _describe_result(base_result)
+    base_image = cached_base or _import_image(base, site, context)
     mounts, lines = _build_commands(recipe, site)
     if recipe.image.copy and not mounts:
         message = "the image needs the program's checkout, which does not exist"
         hint = f"hpcbert prepare --fw {recipe.name} --only source"
-        return Part("failed", message, hint=hint)
+        raise IncompleteError(message, hint=hint)
     provenance = {
-        "base": {"reference": base_result.reference, "sha256": base_result.sha256},
+        "base": {"reference": base_image.reference, "sha256": base_image.sha256},
         "install": list(recipe.image.install),
         "recipe": recipe.digest,
     }
     env = {**tool_environment(site, context), "HPCBERT_PROVENANCE": json.dumps(provenance)}
-    arguments = ["build", f"build:{recipe.name}", site.container.images, stem, base_result.path]
+    arguments = ["build", f"build:{recipe.name}", site.container.images, stem, base_image.path]
     arguments += mounts
-    return _describe_result(_run_script(arguments, site, stem, context, env=env, stdin=lines))
+    return _describe_image(_run_script(arguments, site, stem, context, env=env, stdin=lines))
 
 
 def _build_commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
@@ -127,31 +132,24 @@ def _run_script(
     *,
     env: Mapping[str, str],
     stdin: str = "",
-) -> Cached | Outcome:
+) -> Cached:
+    """Run image.sh and return the image that it made."""
     tool = runtimes.RUNTIMES[site.container.runtime].tool
     argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *arguments]
     outcome = context.follow(
         argv, show=lambda line: context.say(redact.mask_text(line)), stdin=stdin, env=env
     )
-    cached = cache.find_by_stem(Path(site.container.images), stem) if outcome.ok else None
-    return cached or outcome
-
-
-def _describe_result(result: Cached | Outcome) -> Part:
-    if isinstance(result, cache.Cached):
-        detail, digest = result.reference, f"sha256:{result.sha256}"
-        return Part("done", detail, result.path, digest)
-    output = redact.mask_text(result.stderr)
-    symptom = runtimes.find_symptom(output)
-    lines = [line for line in output.splitlines() if line.strip()][-_TAIL:]
-    detail = f"the import ended with status {result.returncode}"
-    for line in lines:
+    cached = cache.find_by_stem(Path(site.container.images), stem)
+    if outcome.ok and cached:
+        return cached
+    output = redact.mask_text(outcome.stderr)
+    detail, hint = f"the import ended with status {outcome.returncode}", _HINT
+    for line in [line for line in output.splitlines() if line.strip()][-_TAIL:]:
         if line.startswith("hpcbert: "):
             detail = line.removeprefix("hpcbert: ")
-    if symptom:
-        return Part("failed", f"{detail}. {symptom.problem}", hint=symptom.hint)
-    hint = "See the output above; run the command again to continue."
-    return Part("failed", detail, hint=hint)
+    if symptom := runtimes.find_symptom(output):
+        detail, hint = f"{detail}. {symptom.problem}", symptom.hint
+    raise IncompleteError(detail, hint=hint)
 
 
 def tool_environment(site: Site, context: Context) -> dict[str, str]:

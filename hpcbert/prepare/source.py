@@ -142,7 +142,11 @@ _GIT_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
 def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
-    """Prepare a framework's program."""
+    """Prepare a framework's program.
+
+    Raises:
+        IncompleteError: It can't be fetched, or was changed.
+    """
     if own_checkout := site.settings(recipe.name).source:
         return _check_own_checkout(own_checkout)
     builds_source = recipe.environment and recipe.environment.builds_source
@@ -161,15 +165,12 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     if context.dry:
         return Part("planned", f"would check out {name} in {directory}")
     url = site.settings(recipe.name).repository or recipe.source.repository
-    try:
-        with make_alone(directory, "checkout", path), translate_errors("write", directory):
-            context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
-            commit, digest = _fetch_program(recipe, url, directory, context)
-            content = {"repository": without_user(recipe.source.repository), "commit": commit}
-            content |= {"digest": digest}
-            write_record(path, {**content, "patches": list(recipe.source.patches)})
-    except IncompleteError as error:
-        return Part("failed", error.message, hint=error.hint)
+    with make_alone(directory, "checkout", path), translate_errors("write", directory):
+        context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
+        commit, digest = _fetch_program(recipe, url, directory, context)
+        content = {"repository": without_user(recipe.source.repository), "commit": commit}
+        content |= {"digest": digest}
+        write_record(path, {**content, "patches": list(recipe.source.patches)})
     return _describe_checkout(recipe, "done", name, directory, digest)
 
 
@@ -190,7 +191,7 @@ def _check_checkout(
     hint = f"Remove {directory} and its .json, and prepare again; or name it as your own: "
     hint += f"frameworks.{recipe.name}.source."
     detail = f"files of {name} were changed since it was checked out"
-    return Part("failed", detail, str(directory), hint=hint)
+    raise IncompleteError(detail, where=str(directory), hint=hint)
 
 
 def _describe_checkout(
