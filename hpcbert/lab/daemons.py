@@ -232,17 +232,14 @@ def program_argv(lab: Lab, name: str) -> list[str]:
 
 def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
     """Check that a daemon answers; return the error, empty if it does."""
-    layout = lab.layout
-    if name == "munged":
-        return _check_command(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
     if name == "mariadbd":
+        path = str(lab.layout.database_socket)
         with socket.socket(socket.AF_UNIX) as probe:
-            error = probe.connect_ex(str(layout.database_socket))
-        return f"{layout.database_socket}: {os.strerror(error)}" if error else ""
-    if name == "slurmdbd":
-        return _check_command(run, ["sacctmgr", "-n", "show", "cluster"], lab)
-    if name == "slurmctld":
-        return _check_command(run, ["scontrol", "ping"], lab)
+            error = probe.connect_ex(path)
+        return f"{path}: {os.strerror(error)}" if error else ""
+    if name in _PROGRAMS:
+        question = [word.format(layout=lab.layout) for word in _PROGRAMS[name]["question"]]
+        return _check_command(run, question, lab)
     state = read_node_states(lab, run).get(name, "")
     return "" if state in _SERVING_STATES else f"Slurm calls the node {state or 'nothing'}"
 

@@ -48,49 +48,35 @@ def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
     return f"{form}, {', '.join(names)}"
 
 
-def make_synthetic(
-    recipe: Recipe, site: Site, options: Mapping[str, OptionValue], context: Context
-) -> Part | None:
-    """Make the synthetic data of a framework.
-
-    Returns:
-        What would be made, if this is a dry run; None if the data exist.
+def _make_synthetic(
+    view: Path,
+    dataset: Dataset,
+    request: materials.SyntheticData,
+    options: Mapping[str, OptionValue],
+) -> None:
+    """Make synthetic data in the directory around `view`, which has them under the recipe's names.
 
     Raises:
-        UsageError: An option is out of range.
         IncompleteError: They can't be made.
     """
-    if recipe.dataset is None:
-        return None
-    folder = materials.synthetic_folder(site, recipe, options)
-    request = materials.plan_synthetic(site, recipe, options)
-    view = folder / "data"
-    if view.is_dir():
-        return None
-    if context.dry:
-        detail = f"would make {request.samples} synthetic samples as {request.form}"
-        return Part("planned", detail, str(view))
-    context.say(f"making {request.samples} synthetic samples as {request.form}")
+    folder = view.parent
     try:
         with make_alone(folder, "synthetic data"), translate_errors("write", view):
             _make_samples(folder, request)
-            _link_files(folder, view, recipe.dataset, options)
+            _link_files(folder, view, dataset, options)
     except HpcbertError as error:
         raise IncompleteError(error.message, where=str(folder), hint=error.hint) from error
-    return None
 
 
 def _make_samples(folder: Path, request: materials.SyntheticData) -> None:
     from hpcbert.prepare.data_formats import FORMATS
-    from hpcbert.prepare.data_making import DataPlan, make, synthetic_words
+    from hpcbert.prepare.data_making import DataPlan, make
     from hpcbert.prepare.data_samples import StreamSettings, Vocabulary
 
-    folder.mkdir()
-    vocabulary_path = folder / "vocab.txt"
-    vocabulary_path.write_bytes(synthetic_words(Vocabulary(request.vocabulary)))
-    stream = StreamSettings(request.length, request.predictions, request.samples)
+    sizes = (request.length, request.predictions, request.samples)
+    stream = StreamSettings(*sizes, vocabulary=Vocabulary(request.vocabulary))
     files = min(request.files, FORMATS[request.form].most_files or request.files)
-    make(DataPlan(folder / "made", request.form, files, stream, vocabulary=vocabulary_path))
+    make(DataPlan(folder / "made", request.form, files, stream))
 
 
 def _link_files(
@@ -139,8 +125,14 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
     path = materials.find_data_path(site, recipe, options)
     if "://" in recipe.dataset.files.format_map(options):
         return Part("skipped", "the program reads them over the network", path)
-    planned_part = make_synthetic(recipe, site, options, context) if setting == SYNTHETIC else None
-    return planned_part or _check_data(recipe, recipe.dataset, site, options, context)
+    if setting == SYNTHETIC and not Path(path).is_dir():
+        request = materials.plan_synthetic(site, recipe, options)
+        subject = f"{request.samples} synthetic samples as {request.form}"
+        if context.dry:
+            return Part("planned", f"would make {subject}", path)
+        context.say(f"making {subject}")
+        _make_synthetic(Path(path), recipe.dataset, request, options)
+    return _check_data(recipe, recipe.dataset, site, options, context)
 
 
 def _check_data(

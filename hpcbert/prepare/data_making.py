@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,12 +84,15 @@ def make(plan: DataPlan) -> dict[str, Any]:
     most = form.most_files or _MOST_FILES
     if not 0 <= plan.files <= most:
         raise UsageError(f"--files {plan.files} is out of range: 1 to {most} for {plan.form}.")
-    vocabulary = read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
+    words = synthetic_words(plan.stream.vocabulary)
+    if plan.vocabulary:
+        stream = replace(plan.stream, vocabulary=read_vocabulary(plan.vocabulary))
+        words = plan.vocabulary.read_bytes()
+        plan = replace(plan, stream=stream)
     paths = find_files(plan.text) if plan.text else ()
-    words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
     place = plan.directory.resolve()
     _refuse_content(place)
-    samples, take = _open_source(plan, paths, vocabulary)
+    samples, take = _open_source(plan, paths)
     count = plan.files or form.most_files or min(_USUAL_FILES, samples)
     if count > samples:
         hint = "Request fewer files."
@@ -99,7 +102,7 @@ def make(plan: DataPlan) -> dict[str, Any]:
         _check_space(plan, unfinished.parent, samples)
         (unfinished / FOLDER).mkdir(parents=True)
         write_bytes(unfinished / VOCABULARY, words)
-        document = _describe_plan(plan, vocabulary.size, words, paths)
+        document = _describe_plan(plan, words, paths)
         document |= _write_files(plan.form, unfinished / FOLDER, samples, take, count)
         write_text(unfinished / DATA, json.dumps(document, indent=1) + "\n")
         unfinished.rename(place)
@@ -135,17 +138,17 @@ def _refuse_content(directory: Path) -> None:
 
 
 def _open_source(
-    plan: DataPlan, paths: tuple[Path, ...], vocabulary: Vocabulary
+    plan: DataPlan, paths: tuple[Path, ...]
 ) -> tuple[int, Callable[[Integers], Samples]]:
     """Return the number of samples, and a function that makes samples by their numbers."""
     settings = plan.stream
     if not paths:
-        return settings.samples, lambda numbers: make_synthetic(numbers, settings, vocabulary)
+        return settings.samples, lambda numbers: make_synthetic(numbers, settings)
     if plan.vocabulary is None:
         raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
     corpus = read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
     pairs = pair_sentences(corpus, settings, settings.samples)
-    return len(pairs), lambda numbers: make_samples(corpus, pairs, numbers, settings, vocabulary)
+    return len(pairs), lambda numbers: make_samples(corpus, pairs, numbers, settings)
 
 
 def _write_files(
@@ -181,10 +184,9 @@ def _write_files(
     }
 
 
-def _describe_plan(
-    plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]
-) -> dict[str, Any]:
+def _describe_plan(plan: DataPlan, words: bytes, paths: tuple[Path, ...]) -> dict[str, Any]:
     stream, digest = plan.stream, hashlib.sha256(words).hexdigest()
+    size = stream.vocabulary.size
     return {
         "schema": SCHEMA,
         "format": plan.form,

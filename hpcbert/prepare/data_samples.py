@@ -108,6 +108,7 @@ class StreamSettings:
         samples: Their number; 0 for as many as a text gives.
         fill: `generator` (nine of ten samples full), `full`, `wiki`, or the mean share of tokens
             that are not padding, as a number.
+        vocabulary: What token ids mean.
 
     Raises:
         UsageError: One of them is out of range.
@@ -118,6 +119,7 @@ class StreamSettings:
     samples: int = 100_000
     fill: str = GENERATOR
     seed: int = 42
+    vocabulary: Vocabulary = Vocabulary()
 
     def __post_init__(self) -> None:
         for name, value, least, most in (
@@ -128,6 +130,8 @@ class StreamSettings:
         ):
             if not least <= value <= most:
                 raise UsageError(f"{name} {value} is out of range: {least} to {most}.")
+        if self.vocabulary.first_word >= self.vocabulary.size:
+            raise UsageError("The vocabulary has no words.")
         if self.fill != GENERATOR:
             self.mean_words()
 
@@ -189,11 +193,9 @@ class Dice:
         return (vocabulary.first_word + rank % np.uint64(count)).astype(np.int64)
 
 
-def make_synthetic(
-    numbers: Integers, settings: StreamSettings, vocabulary: Vocabulary = Vocabulary()
-) -> Samples:
+def make_synthetic(numbers: Integers, settings: StreamSettings) -> Samples:
     """Make the synthetic samples with the given numbers, int64 [n]."""
-    dice = Dice(numbers, settings.seed)
+    dice, vocabulary = Dice(numbers, settings.seed), settings.vocabulary
     room = settings.length - 3
     if settings.fill == GENERATOR:
         short = 2 + dice.below(room - 1, _TOTAL)
@@ -212,7 +214,7 @@ def make_synthetic(
     originals[:, 0] = vocabulary.cls
     is_second = is_token & (position > first_length + 1)
     labels = dice.below(2, _LABEL)[:, 0]
-    return mask_words((originals, is_second, is_word, labels), dice, settings, vocabulary)
+    return mask_words((originals, is_second, is_word, labels), dice, settings)
 
 
 # Sentence pairs before masking: token ids with 0 for padding, where the second sentence is, what
@@ -220,9 +222,7 @@ def make_synthetic(
 Unmasked = tuple[Integers, NDArray[np.bool_], NDArray[np.bool_], Integers]
 
 
-def mask_words(
-    pairs: Unmasked, dice: Dice, settings: StreamSettings, vocabulary: Vocabulary
-) -> Samples:
+def mask_words(pairs: Unmasked, dice: Dice, settings: StreamSettings) -> Samples:
     """Return sentence pairs with words masked, by the samples' random numbers."""
     originals, is_second, is_word, labels = pairs
     length, predictions = settings.length, settings.predictions
@@ -241,9 +241,11 @@ def mask_words(
     positions[~is_wanted] = 0
     original_ids = np.take_along_axis(originals, positions, axis=1)
     fates = dice.below(10, _FATES, predictions)
-    random_words = dice.words(_OTHERS, predictions, vocabulary)
+    random_words = dice.words(_OTHERS, predictions, settings.vocabulary)
     replacements = np.where(
-        fates < _AS_MASK, vocabulary.mask, np.where(fates < _AS_OTHER, random_words, original_ids)
+        fates < _AS_MASK,
+        settings.vocabulary.mask,
+        np.where(fates < _AS_OTHER, random_words, original_ids),
     )
     # Padding has position 0, where it restores the original token: [CLS].
     input_ids = originals.copy()
@@ -457,14 +459,10 @@ def _choose_other_run(
 
 
 def make_samples(
-    corpus: Corpus,
-    chosen: Sequence[Pair],
-    numbers: Integers,
-    settings: StreamSettings,
-    vocabulary: Vocabulary,
+    corpus: Corpus, chosen: Sequence[Pair], numbers: Integers, settings: StreamSettings
 ) -> Samples:
     """Return the pairs with the given numbers as samples."""
-    count = len(numbers)
+    count, vocabulary = len(numbers), settings.vocabulary
     ids = np.zeros((count, settings.length), dtype=np.int64)
     is_second = np.zeros(ids.shape, dtype=bool)
     is_word = np.zeros(ids.shape, dtype=bool)
@@ -479,4 +477,4 @@ def make_samples(
         is_second[row, middle + 1 : end + 1] = True
         is_word[row, 1:middle] = is_word[row, middle + 1 : end] = True
     dice = Dice(numbers, settings.seed)
-    return mask_words((ids, is_second, is_word, labels), dice, settings, vocabulary)
+    return mask_words((ids, is_second, is_word, labels), dice, settings)

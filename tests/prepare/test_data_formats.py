@@ -60,7 +60,7 @@ def test_samples_are_such_as_bert_makes(length, predictions, seed, more):
     fill, vocabulary = more.draw(st.sampled_from(["generator", "full", "0.9"])), Vocabulary()
     least = min(predictions, length - 3)
     stream = StreamSettings(length, least, samples=50, fill=fill, seed=seed)
-    samples = make_synthetic(np.arange(50), stream, vocabulary)
+    samples = make_synthetic(np.arange(50), stream)
     assert (samples.input_ids[:, 0] == vocabulary.cls).all()
     assert samples.input_ids.min() >= 0
     assert samples.input_ids.max() < vocabulary.size
