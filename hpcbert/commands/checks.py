@@ -297,7 +297,7 @@ def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> I
         status = "warn" if row.status == "fail" and row.name in optional_checks else row.status
         yield make_container_finding("here", row.name, status, row.detail)
     for image in images:
-        if image.kind != "file" and runtimes.RUNTIMES[site.container.runtime].tool.digest:
+        if image.kind != "file" and runtimes.RUNTIMES[site.container.runtime].digest:
             yield _check_registry(image, site, run)
 
 
@@ -314,14 +314,14 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
     if not usage.ok:
         lines = [line for line in usage.stderr.splitlines() if line.strip()]
         return make_finding("pyxis-unknown", complaint=lines[-1] if lines else "no output")
-    if not runtimes.has_pyxis(usage.stdout):
-        return make_finding("no-pyxis")
     container = site.container
     switches = {name: getattr(container, name) for name in ("home", "remap_root", "entrypoint")}
     flags: dict[str, None] = {}
     for writable in {framework.image.writable for framework in recipes} or {True}:
         flags |= dict.fromkeys(runtimes.pyxis_options(**switches, writable=writable))
     missing_flags = runtimes.missing_pyxis_options(usage.stdout, flags)
+    if "container-image" in missing_flags:
+        return make_finding("no-pyxis")
     if missing_flags:
         needed = runtimes.PYXIS_SINCE[missing_flags[-1]]
         return make_finding("old-pyxis", needed=needed, options=f"--{', --'.join(missing_flags)}")
@@ -340,7 +340,7 @@ def _find_images(
 ) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
     """Return the frameworks' images, as prepared files if there are any, and the problems."""
     images, problems = [], []
-    prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
+    prefix = runtimes.RUNTIMES[site.container.runtime].prefix
     for framework in recipes:
         try:
             image, _ = find_image(site, framework)
@@ -358,7 +358,7 @@ def _find_images(
 def _probe_arguments(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> list[str]:
     runtime = runtimes.RUNTIMES[site.container.runtime]
     uses_runtime = runtime.enters_by_tool or find_traits(site.scheduler).srun
-    arguments = [f"--{runtime.tool.name}"] if uses_runtime else []
+    arguments = [f"--{runtime.tool}"] if uses_runtime else []
     arguments += ["--scratch", site.container.scratch] if site.container.scratch else []
     arguments += ["--images", site.container.images]
     files = dict.fromkeys(image.path for image in images if image.kind == "file")
@@ -373,14 +373,14 @@ def _probe_arguments(site: Site, recipes: Sequence[Recipe], images: Sequence[Ima
 
 def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
     """Ask the registry for the image's digest, as the import would begin."""
-    tool = runtimes.RUNTIMES[site.container.runtime].tool
+    digest_command = runtimes.RUNTIMES[site.container.runtime].digest
     name = f"registry ({image.registry or image.kind})"
-    outcome = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)
+    outcome = run([*digest_command, image.uri], timeout=_DIGEST_SECONDS)
     if outcome.ok:
         return Finding(name, "ok", f"{image.name}:{image.tag or image.digest} is there")
     output = outcome.stdout + outcome.stderr
     if output.startswith("Usage: enroot"):
-        return make_finding("registry-unknown", check=name, command=tool.digest[1])
+        return make_finding("registry-unknown", check=name, command=digest_command[1])
     lines = [line for line in output.splitlines() if line.strip()] or [""]
     symptom = runtimes.find_symptom(output)
     problem = symptom.problem if symptom else lines[-1]

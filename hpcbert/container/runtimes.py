@@ -8,7 +8,7 @@ defaults; a missing DST is SRC (NVIDIA/pyxis 0.24.0, args.c, parse_mount_option 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,35 +89,31 @@ def pyxis_options(
     )
 
 
-def has_pyxis(usage: str) -> bool:
-    """Return whether the output of `srun --help` has pyxis's --container-image."""
-    return "container-image" in _SRUN_OPTION.findall(usage)
-
-
-def missing_pyxis_options(usage: str, required: Iterable[str]) -> tuple[str, ...]:
+def missing_pyxis_options(usage: str, required: Collection[str]) -> tuple[str, ...]:
     """Return the required options that the output of `srun --help` lacks, the newest last."""
-    options = frozenset(_SRUN_OPTION.findall(usage))
-    return tuple(
-        flag for flag in PYXIS_SINCE if flag in frozenset(required) and flag not in options
-    )
+    options = _SRUN_OPTION.findall(usage)
+    return tuple(flag for flag in PYXIS_SINCE if flag in required and flag not in options)
 
 
 @dataclass(frozen=True)
-class Tool:
-    """A program that fetches images and enters containers.
+class Runtime:
+    """A way to enter a container, and the tool that fetches its images.
 
     Attributes:
-        name: Its name in scripts: `hpcbert/shell/NAME.sh` has its actions.
+        tool: The tool's name in scripts: `hpcbert/shell/TOOL.sh` has its actions.
         ends: Suffixes of image files that it can't enter, because they are another tool's.
+        magic, offset: The text that identifies an image file, and its place.
+        folders: Variables for the tool's directories, and their names below a directory of its own.
         prefix: The beginning of its prepared images' names, so that no tool takes another's.
         slashed: Whether it writes `REGISTRY/IMAGE`, instead of `REGISTRY#IMAGE`.
         flags: Flags that mounts may have; none: all that the kernel supports.
         digest: Command that prints a registry's digest of a URI; none: it has no such command.
-        magic, offset: The text that identifies such a file, and its place.
-        folders: Variables for its directories, and their names below a directory of its own.
+        enters_by_tool: A job enters by the tool's command; otherwise srun does, by a plugin.
+        forbidden_characters: Characters that a shell would expand in mounts.
     """
 
     name: str
+    tool: str
     schemes: Sequence[str]
     ends: Sequence[str]
     form: str
@@ -128,6 +124,8 @@ class Tool:
     slashed: bool = False
     flags: Sequence[str] = ()
     digest: Sequence[str] = ()
+    enters_by_tool: bool = True
+    forbidden_characters: str = ""
 
     def reads(self, path: str) -> bool:
         """Return whether a file is an image by its magic; Apptainer enters a directory as well."""
@@ -146,33 +144,17 @@ class Tool:
         own_file = not image.path.endswith(tuple(self.ends))
         return own_file if image.kind == "file" else image.kind in self.schemes
 
-
-@dataclass(frozen=True)
-class Runtime:
-    """A way to enter a container.
-
-    Attributes:
-        enters_by_tool: A job enters by the tool's command; otherwise srun does, by a plugin.
-        forbidden_characters: Characters that a shell would expand in mounts.
-    """
-
-    name: str
-    tool: Tool
-    enters_by_tool: bool = True
-    forbidden_characters: str = ""
-
     @property
     def files(self) -> tuple[str, ...]:
         """The files in hpcbert/shell that a job runs."""
         if self.enters_by_tool:
-            shell = ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool.name}.sh")
+            shell = ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool}.sh")
             return ("joined.bash", *shell)
         return ("pyxis.bash", "pyxis.sh", "sweep.sh")
 
 
-_TOOLS = {name: Tool(name, **row) for name, row in _TABLES["tools"].items()}
 RUNTIMES = {
-    name: Runtime(name, **{**row, "tool": _TOOLS[row["tool"]]})
+    name: Runtime(name, **{**_TABLES["tools"][row["tool"]], **row})
     for name, row in _TABLES["runtimes"].items()
 }
 
@@ -181,13 +163,13 @@ def image_uri(image: Image | None, runtime: str) -> str:
     """Return an image in the form that a runtime needs; empty without an image."""
     if image is None:
         return ""
-    return image.slashed if runtime in RUNTIMES and RUNTIMES[runtime].tool.slashed else image.uri
+    return image.slashed if runtime in RUNTIMES and RUNTIMES[runtime].slashed else image.uri
 
 
 def check_image(image: Image, runtime: Runtime, where: str) -> Image:
     """Return an image if a runtime can enter it."""
-    if not runtime.tool.fetches(image):
-        able = [f'"{other.name}"' for other in RUNTIMES.values() if other.tool.fetches(image)]
+    if not runtime.fetches(image):
+        able = [f'"{other.name}"' for other in RUNTIMES.values() if other.fetches(image)]
         action = f"enter {image.path!r}" if image.kind == "file" else f"fetch {image.uri!r}"
         hint = f"container.runtime = {' or '.join(able)} can."
         raise UsageError(f"{runtime.name} can't {action}.", where=where, hint=hint)
@@ -196,7 +178,7 @@ def check_image(image: Image, runtime: Runtime, where: str) -> Image:
 
 def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
     """Refuse a mount that a runtime can't make."""
-    flags = runtime.tool.flags
+    flags = runtime.flags
     unknown = [flag for flag in mount.flags if flags and flag not in flags]
     problem = ""
     if any(char in runtime.forbidden_characters for char in mount.spec):

@@ -49,9 +49,9 @@ def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> 
     runtime = runtimes.RUNTIMES[site.container.runtime]
     source_image = runtimes.check_image(reference.parse_reference(text), runtime, site.where)
     if source_image.kind == "file":
-        if runtime.tool.reads(source_image.path):
+        if runtime.reads(source_image.path):
             return Part("ready", "an image file of the site's", source_image.path)
-        message = f"{source_image.path} is not a {runtime.tool.form} that can be read here"
+        message = f"{source_image.path} is not a {runtime.form} that can be read here"
         hint = f"Correct frameworks.{recipe.name}.image in the site.toml."
         raise IncompleteError(message, hint=hint)
     if context.dry:
@@ -68,16 +68,16 @@ def _describe_image(cached: Cached) -> Part:
 def _import_image(source_image: reference.Image, site: Site, context: Context) -> Cached:
     make_directory(Path(site.container.images))
     env = tool_environment(site, context)
-    tool = runtimes.RUNTIMES[site.container.runtime].tool
+    runtime = runtimes.RUNTIMES[site.container.runtime]
     digest = source_image.digest
-    if not digest and tool.digest:  # the registry's, empty if unknown
-        outcome = context.run([*tool.digest, source_image.uri], env=env, timeout=120.0)
+    if not digest and runtime.digest:  # the registry's, empty if unknown
+        outcome = context.run([*runtime.digest, source_image.uri], env=env, timeout=120.0)
         answer = outcome.stdout.strip() if outcome.ok else ""
         digest = answer if answer.startswith("sha256:") else ""
     if digest:
         context.say(f"{source_image.name}: {digest}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": digest})}
-    stem = tool.prefix + source_image.stem
+    stem = runtime.prefix + source_image.stem
     uri = runtimes.image_uri(source_image, site.container.runtime)
     arguments = ["import", uri, site.container.images, stem]
     return _run_script(arguments, site, stem, context, env=env)
@@ -86,9 +86,9 @@ def _import_image(source_image: reference.Image, site: Site, context: Context) -
 def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
     """Import the base, run the recipe's commands in a container of it, and export the result."""
     base = reference.parse_reference(recipe.image.base or recipe.image.reference)
-    tool = runtimes.RUNTIMES[site.container.runtime].tool
-    stem = materials.built_image_stem(recipe, tool.prefix)
-    cached_base = cache.find_image(Path(site.container.images), base, tool.prefix)
+    runtime = runtimes.RUNTIMES[site.container.runtime]
+    stem = materials.built_image_stem(recipe, runtime.prefix)
+    cached_base = cache.find_image(Path(site.container.images), base, runtime.prefix)
     if context.dry:
         count = len(recipe.image.install)
         commands = f"{count} command{'s' * (count != 1)}"
@@ -134,8 +134,8 @@ def _run_script(
     stdin: str = "",
 ) -> Cached:
     """Run image.sh and return the image that it made."""
-    tool = runtimes.RUNTIMES[site.container.runtime].tool
-    argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *arguments]
+    runtime = runtimes.RUNTIMES[site.container.runtime]
+    argv = ["bash", str(cache.SCRIPT), "--with", runtime.tool, *arguments]
     outcome = context.follow(
         argv, show=lambda line: context.say(redact.mask_text(line)), stdin=stdin, env=env
     )
@@ -157,17 +157,19 @@ def tool_environment(site: Site, context: Context) -> dict[str, str]:
     env = dict(context.env)
     if not site.container.scratch:
         return env
-    tool = runtimes.RUNTIMES[site.container.runtime].tool
+    runtime = runtimes.RUNTIMES[site.container.runtime]
     user = env.get("USER") or env.get("LOGNAME") or "user"
-    root = Path(site.container.scratch) / f"{tool.name}-{user}"
+    root = Path(site.container.scratch) / f"{runtime.tool}-{user}"
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         root = _make_private(root)
-        folders = {name: root / folder for name, folder in tool.folders.items()}
+        folders = {name: root / folder for name, folder in runtime.folders.items()}
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        context.say(f"cannot make {site.container.scratch} here: {tool.name} uses its own settings")
+        context.say(
+            f"cannot make {site.container.scratch} here: {runtime.tool} uses its own settings"
+        )
         return env
     return env | {name: str(folder) for name, folder in folders.items()}
 

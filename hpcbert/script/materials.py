@@ -265,7 +265,7 @@ def find_image(
     if material:
         return reference.parse_reference(material.path), material
     runtime = runtimes.RUNTIMES[site.container.runtime]
-    prefix, directory = runtime.tool.prefix, Path(site.container.images)
+    prefix, directory = runtime.prefix, Path(site.container.images)
     name = site.settings(recipe.name).image or recipe.image.reference
     image = _parse_image(site, name) if name else None
     cached_image = None
@@ -282,7 +282,7 @@ def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     if site.container.runtime == "none":
         return None
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
+    prefix = runtimes.RUNTIMES[site.container.runtime].prefix
     name = site_image or recipe.image.reference
     cached_image = None
     if not site_image and recipe.image.install:

@@ -352,7 +352,7 @@ def _base_context(resolved: Resolved, array: Array, placing: Placing) -> dict[st
         "log_stem": array.log.replace("_{repeat}.log", ""),
         "runtime": runtime,
         "image": runtimes.image_uri(image, site.container.runtime),
-        "stem": runtime.tool.prefix + image.stem if runtime and image and has_stem else "",
+        "stem": runtime.prefix + image.stem if runtime and image and has_stem else "",
     }
 
 

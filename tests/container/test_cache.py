@@ -46,7 +46,7 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path):
 
 
 def test_apptainers_images_are_its_own_and_no_two_share_a_name(tmp_path):
-    prefix = RUNTIMES["apptainer"].tool.prefix
+    prefix = RUNTIMES["apptainer"].prefix
     store_image(tmp_path)
     store_image(tmp_path, prefix, ".sif", apptainer="1.4.5")
     (tmp_path / f"{prefix}old+1+0123456789ab.sif").write_bytes(b"x")
