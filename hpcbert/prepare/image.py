@@ -144,7 +144,8 @@ def _run_script(
         return cached
     output = redact.mask_text(outcome.stderr)
     detail, hint = f"the import ended with status {outcome.returncode}", _HINT
-    for line in [line for line in output.splitlines() if line.strip()][-_TAIL:]:
+    lines = [line for line in output.splitlines() if line.strip()]
+    for line in lines[-_TAIL:]:
         if line.startswith("hpcbert: "):
             detail = line.removeprefix("hpcbert: ")
     if symptom := runtimes.find_symptom(output):
