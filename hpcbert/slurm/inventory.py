@@ -63,14 +63,14 @@ _SLICE = re.compile(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
 RecordT = TypeVar("RecordT", "Partition", "PartitionRules", "Controller", "Association", "Qos")
 
 
-def _read_record(kind: type[RecordT], texts: Mapping[str, str], **others: Any) -> RecordT:
+def _read_record(kind: type[RecordT], texts: Mapping[str, str], **extra_values: Any) -> RecordT:
     """Return a record with what its fields' metadata read from the texts of Slurm's keys."""
     values = {
         entry.name: read(texts.get(key, ""))
         for entry in fields(kind)
         for key, read in entry.metadata.items()
     }
-    return kind(**others, **values)
+    return kind(**extra_values, **values)
 
 
 def _read_number(text: str) -> int | None:
