@@ -113,14 +113,18 @@ class UnfinishedError(HpcbertError):
 
 
 class RegressionError(HpcbertError):
-    """A point is slower than a gate allows, or missing."""
+    """A point is slower than a gate allows, or missing.
+
+    Args:
+        case: The results that the point is of, and its name.
+    """
 
     exit_code = 7
     code = "regression"
 
-    def __init__(self, message: str, *, where: str = "", hint: str = "", point: str = "") -> None:
-        super().__init__(message, where=where, hint=hint)
-        self.point = point
+    def __init__(self, message: str, *, case: tuple[str, str], hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.case = case
 
 
 class PendingError(RegressionError):

@@ -20,6 +20,7 @@ from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.results import record as published
 from hpcbert.results.grid import (
+    Column,
     Grid,
     TableView,
     fold_text,
@@ -29,15 +30,16 @@ from hpcbert.results.grid import (
 )
 from hpcbert.results.record import Publication, PublishedTable, make_row_view, row_data, select_rows
 
-_COLUMNS = make_columns(
-    "shape:>",
-    "samples/s:.2f",
-    "tokens/s:.2f",
-    "per GPU:.2f",
-    "speedup:.2f",
-    "runs:d",
-    "min to train:g",
-)
+# By keys of `_point_data`, and by units for its value.
+_COLUMNS = {
+    "shape": Column("shape", ">"),
+    "samples": Column("samples/s", ".2f"),
+    "tokens": Column("tokens/s", ".2f"),
+    "per_gpu": Column("per GPU", ".2f"),
+    "speedup": Column("speedup", ".2f"),
+    "count": Column("runs", "d"),
+    "minutes": Column("min to train", "g"),
+}
 _CHECK_COLUMNS = make_columns("table", "point", "published:.2f", "from the logs:.2f", "verdict")
 
 
@@ -127,15 +129,16 @@ def _table_data(table: PublishedTable) -> dict[str, Any]:
         "name": table.full_name,
         **pick(table, "framework model precision batch_size_per_device variant edition rule"),
         **pick(table, "window commit path heading errors unit task year facts"),
-        "points": [
-            {
-                "shape": str(point.shape),
-                "gpus": point.shape.gpus,
-                "per_gpu": point.per_device,
-                **pick(point, "value runs minutes"),
-            }
-            for point in table.points
-        ],
+        "points": list(map(_point_data, table.points)),
+    }
+
+
+def _point_data(point: published.PublishedPoint) -> dict[str, Any]:
+    return {
+        "shape": str(point.shape),
+        "gpus": point.shape.gpus,
+        "per_gpu": point.per_device,
+        **pick(point, "value runs minutes"),
     }
 
 
@@ -146,18 +149,9 @@ def _make_table_view(table: PublishedTable) -> TableView:
     base = next((point.value for point in table.points if point.shape.gpus == 1), None)
     rows = []
     for point in table.points:
-        value, gpus = point.value, point.shape.gpus
-        is_samples = table.unit == "samples"
-        row = (
-            str(point.shape),
-            value if is_samples else None,
-            None if is_samples else value,
-            value / gpus if value else None,
-            value / base if value and base else None,
-            len(point.runs) or None,
-            point.minutes,
-        )
-        rows.append(row)
+        values = _point_data(point) | {table.unit: point.value, "count": len(point.runs) or None}
+        values["speedup"] = point.value / base if point.value and base else None
+        rows.append(tuple(values.get(key) for key in _COLUMNS))
     notes = [
         f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
         for error in table.errors
@@ -165,7 +159,7 @@ def _make_table_view(table: PublishedTable) -> TableView:
     name = table.full_name
     return TableView(
         heading=(click.style(name, bold=True) + f"  {' '.join(filter(None, words))}",),
-        grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
+        grid=Grid(table.name, name, tuple(_COLUMNS.values()), tuple(rows)).without_empty(),
         notes=(table.location, *filter(None, (table.task, facts)), *notes),
     )
 

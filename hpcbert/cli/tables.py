@@ -219,7 +219,7 @@ def _compare_published(
     text = record.neighbour_view(points, name).render(form, width)
     if not points:
         text = "The record has no number for these devices, models, precisions, sizes and shapes."
-    return text, record.neighbour_data(points)
+    return text, points
 
 
 def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:

@@ -28,7 +28,6 @@ from hpcbert.results.compare import (
     MAX_NAMES,
     Comparison,
     Side,
-    case_name,
     compare,
 )
 from hpcbert.results.document import ResultSet, Source
@@ -173,7 +172,7 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
         ]
         for name, reason in failures:
             error_class = PendingError if name in comparison.unfinished else RegressionError
-            errors.append(error_class(f"{name}: {reason}.", point=case_name(comparison, name)))
+            errors.append(error_class(f"{name}: {reason}.", case=(new, name)))
     return errors
 
 
@@ -291,16 +290,15 @@ def find_odd_facts(sources: Iterable[Source]) -> tuple[NodeDifference, ...]:
 
 def find_slow_nodes(acceptance: Acceptance) -> tuple[RegressionError, ...]:
     """Return an error for each node that is slower than its like, with its odd facts."""
-    cases = {comparison.new: comparison for comparison in acceptance.comparisons}
+    names = [comparison.new for comparison in acceptance.comparisons]
     errors = []
     for point, comparison in acceptance.nodes:
         for verdict in comparison.verdicts:
             if verdict.state != "slower" or verdict.ratio is None:
                 continue
             facts = [str(odd) for odd in acceptance.differences if odd.node == verdict.node]
-            case = cases.get(verdict.node, acceptance.comparisons[0])
+            case = verdict.node if verdict.node in names else names[0], point
             text = f"{verdict.node} is slower than its like: {point} has {verdict.ratio:.2%} of "
             hint = f"It differs: {'; '.join(facts)}." if facts else ""
-            name = case_name(case, point)
-            errors.append(RegressionError(f"{text}their rate.", hint=hint, point=name))
+            errors.append(RegressionError(f"{text}their rate.", hint=hint, case=case))
     return tuple(errors)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from hpcbert.logs.scan import read as read_log
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.model import Shape
 from hpcbert.results import record
-from hpcbert.results.compare import Side
+from hpcbert.results.compare import Side, list_sides
 from hpcbert.results.record import PublishedPoint, PublishedTable
 from hpcbert.system.grouping import group
 
@@ -442,7 +443,13 @@ def check_record(
     """
     if record.load_source(against.partition(":")[0]).layout == "mlperf":
         return _check_submissions([Path(word) for word in words], against)
-    sides = _read_sides(words, places, request)
+
+    @cache
+    def read_sides(request: CollectRequest) -> list[Side]:
+        """Return the points of the logs; several of the same work if logs differ in options."""
+        return list_sides(load_result_set(words, places, request).tables)
+
+    sides = read_sides(request)
     tables = [
         table
         for table in record.find_all_tables(against)
@@ -457,14 +464,11 @@ def check_record(
             f"{against} has no table{edition_text} for these logs: {'; '.join(points)}.",
             hint="hpcbert record list has the names of all tables.",
         )
-    readings: dict[CollectRequest, list[Side]] = {}
     cells = []
     for table in tables:
         for point in table.points:
             point_request = _request_for_point(request, table, point)
-            if point_request not in readings:
-                readings[point_request] = _read_sides(words, places, point_request)
-            cells += _check_point(table, point, point_request.rule, readings[point_request])
+            cells += _check_point(table, point, point_request.rule, read_sides(point_request))
     # A log behind a number of one table belongs to no other table of the same point.
     matched = {(cell.point, cell.found) for cell in cells if cell.follows}
     return tuple(
@@ -483,12 +487,6 @@ def _request_for_point(
         return request._replace(rule=source.rule)
     iters = END if source.window.iters == "end" else source.window.iters
     return request._replace(rule=source.rule, window=Window(source.window.skip, iters))
-
-
-def _read_sides(words: Sequence[str], places: Places, request: CollectRequest) -> list[Side]:
-    """Return the points of logs; several of the same work if logs differ in their options."""
-    tables = load_result_set(words, places, request).tables
-    return [Side(table.group, row) for table in tables for row in table.rows]
 
 
 def _can_belong(side: Side, table: PublishedTable) -> bool:

@@ -71,6 +71,12 @@ class Side:
         return values[0] if len(values) == 1 else ""
 
     @property
+    def work(self) -> tuple[object, ...]:
+        """The kind of device, model, precision and batch size: the same in any framework."""
+        group = self.group
+        return group.device, group.model, group.precision, group.batch_size_per_device
+
+    @property
     def options(self) -> str:
         """The variant, without the sequence length if that is known."""
         words = self.group.variant.split(",")
@@ -92,6 +98,11 @@ class Side:
         words += [group.variant] if group.variant else []
         words += [group.device] if group.device != "gpu" else []
         return " ".join(words)
+
+
+def list_sides(tables: Iterable[SpeedupTable]) -> list[Side]:
+    """Return all points of tables."""
+    return [Side(table.group, row) for table in tables for row in table.rows]
 
 
 class Contrast(NamedTuple):
@@ -193,21 +204,19 @@ def compare(
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
     sides: dict[_Key, Side] = {}
-    for table in tables:
-        for row in table.rows:
-            side = Side(table.group, row)
-            values = asdict(side.group) | {"variant": side.options}
-            values |= {"sequence_length": side.length, "shape": row.shape}
-            # A difference in the rule is an obstacle instead.
-            key = tuple(part for part in values.items() if part[0] not in ("rule", by))
-            if key in sides:
-                origins = []
-                for twin in (sides[key], side):
-                    origin = f" of {twin.row.origin.name}" if twin.row.origin else ""
-                    origins.append(f"that{origin} by rule {twin.group.rule or 'unknown'}")
-                message = f"{side.name} appears twice: {' and '.join(origins)}."
-                raise UsageError(message, hint="Name one of the two.")
-            sides[key] = side
+    for side in list_sides(tables):
+        values = asdict(side.group) | {"variant": side.options}
+        values |= {"sequence_length": side.length, "shape": side.row.shape}
+        # A difference in the rule is an obstacle instead.
+        key = tuple(part for part in values.items() if part[0] not in ("rule", by))
+        if key in sides:
+            origins = []
+            for twin in (sides[key], side):
+                origin = f" of {twin.row.origin.name}" if twin.row.origin else ""
+                origins.append(f"that{origin} by rule {twin.group.rule or 'unknown'}")
+            message = f"{side.name} appears twice: {' and '.join(origins)}."
+            raise UsageError(message, hint="Name one of the two.")
+        sides[key] = side
     return sides
 
 
@@ -444,23 +453,14 @@ def _comparison_legend(comparison: Comparison) -> str:
 def render_junit(
     program: str, comparisons: Sequence[Comparison], failures: Iterable[RegressionError]
 ) -> bytes:
-    """Return comparisons as JUnit XML: one case per point, with all reasons of the failed ones.
-
-    Args:
-        failures: Why points failed, with the names that `case_name` gives these.
-    """
-    reasons = grouping.group((failure.point, failure.message) for failure in failures)
+    """Return comparisons as JUnit XML: one case per point, with all reasons of the failed ones."""
+    reasons = grouping.group((failure.case, failure.message) for failure in failures)
     cases = []
     for comparison in comparisons:
         title = f"{comparison.new} against {comparison.base}"
         names = [pair.new.name for pair in comparison.pairs]
         for name in (*names, *(name for name, _ in comparison.lacking)):
-            reason = " ".join(reasons.get(case_name(comparison, name), ()))
+            reason = " ".join(reasons.get((comparison.new, name), ()))
             outcome: Outcome = "skipped" if name in comparison.unfinished else "failure"
             cases.append(Case(title, comparison.new, name, outcome if reason else "", reason))
     return render_cases(program, cases)
-
-
-def case_name(comparison: Comparison, name: str) -> str:
-    """Return the key of a point in `failures`: a name may be in several comparisons."""
-    return f"{comparison.new}\n{name}"

@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpcbert.model import SpeedupTable
-from hpcbert.results.compare import Side
+from hpcbert.results.compare import list_sides
 from hpcbert.results.document import ResultSet
 from hpcbert.results.interval import measure_scatter, min_repeats
 
@@ -201,13 +201,11 @@ def _find_power(counts: tuple[int, ...], spread: float, within: float, loss: flo
 def gather_rates(tables: Iterable[SpeedupTable]) -> dict[str, dict[str, list[float]]]:
     """Return the throughputs of valid runs on one node, by point and node; of some nodes none."""
     rates: dict[str, dict[str, list[float]]] = {}
-    for table in tables:
-        for row in table.rows:
-            for run in row.runs:
-                if row.shape.nodes == len(run.nodes) == 1:
-                    nodes = rates.setdefault(Side(table.group, row).name, {})
-                    valid = nodes.setdefault(run.nodes[0], [])
-                    valid += [run.throughput] if run.valid and run.throughput else []
+    for side in list_sides(tables):
+        for run in side.row.runs:
+            if side.row.shape.nodes == len(run.nodes) == 1:
+                valid = rates.setdefault(side.name, {}).setdefault(run.nodes[0], [])
+                valid += [run.throughput] if run.valid and run.throughput else []
     return rates
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import click
 
@@ -25,14 +25,13 @@ from hpcbert.model import (
     Group,
     Measured,
     Origin,
-    Row,
     Run,
     ShapeText,
     Speed,
     SpeedupTable,
     Whole,
 )
-from hpcbert.results.compare import Contrast, Side, find_contrasts, side_data
+from hpcbert.results.compare import Side, find_contrasts, list_sides, side_data
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.grid import Cell, Column, Grid, TableView, make_columns
 from hpcbert.results.reduce import FOREIGN, tabulate
@@ -352,46 +351,32 @@ def _published_settings(table: PublishedTable) -> tuple[str, str, str, int, str,
 # --- next to your own points ---------------------------------------------------------------------
 
 
-class Neighbour(NamedTuple):
-    """Your own point and a published one."""
-
-    own_side: Side
-    published_side: Side
-
-    @property
-    def ratio(self) -> float:
-        """The published median divided by your own."""
-        return (self.published_side.row.median or 0) / (self.own_side.row.median or 1)
-
-    @property
-    def contrasts(self) -> tuple[Contrast, ...]:
-        """Their differences, hardware first."""
-        return find_contrasts(self.published_side, self.own_side)
-
-
-def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ...]:
+def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> list[dict[str, Any]]:
     """Return published results for the points of tables, in any framework.
+
+    Each as docs/reference/json.md describes it, with the differences of the machines.
 
     Raises:
         UsageError: The record has nothing of that name.
     """
     published = grouping.group(
-        (_point_key(table, row), Side(table.group, row))
-        for table in published_results([word]).tables
-        for row in table.rows
+        ((side.work, side.row.shape), side) for side in list_sides(published_results([word]).tables)
     )
-    return tuple(
-        Neighbour(side, published_side)
-        for table in tables
-        for side in (Side(table.group, row) for row in table.rows if row.median)
-        for published_side in published.get(_point_key(table, side.row), ())
+    return [
+        {
+            "point": side.name,
+            "own": side_data(side),
+            "published": side_data(published_side),
+            "ratio": published_side.row.median / side.row.median,
+            "differences": [
+                contrast._asdict() for contrast in find_contrasts(published_side, side)
+            ],
+        }
+        for side in list_sides(tables)
+        for published_side in published.get((side.work, side.row.shape), ())
+        if side.row.median and published_side.row.median
         if side.length == published_side.length or "" in (side.length, published_side.length)
-    )
-
-
-def _point_key(table: SpeedupTable, row: Row) -> tuple[object, ...]:
-    group = table.group
-    return group.device, group.model, group.precision, group.batch_size_per_device, row.shape
+    ]
 
 
 def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
@@ -417,51 +402,35 @@ def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
 def _describe_work(table: SpeedupTable) -> tuple[object, ...]:
     accumulation = tuple(word for word in table.group.variant.split(",") if word.startswith("acc"))
     length = _stated_facts(table).get("sequence_length")
-    return (*_point_key(table, table.rows[0])[:-1], accumulation, length)
+    return Side(table.group, table.rows[0]).work, accumulation, length
 
 
 def _stated_facts(table: SpeedupTable) -> dict[str, tuple[str, ...]]:
     return {name: values for row in table.rows for name, values in row.facts}
 
 
-def neighbour_data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
-    """Return neighbours as docs/reference/json.md describes them."""
-    return [
-        {
-            "point": neighbour.own_side.name,
-            "own": side_data(neighbour.own_side),
-            "published": side_data(neighbour.published_side),
-            "ratio": neighbour.ratio,
-            "differences": [contrast._asdict() for contrast in neighbour.contrasts],
-        }
-        for neighbour in neighbours
-    ]
-
-
-def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
+def neighbour_view(neighbours: Iterable[Mapping[str, Any]], word: str) -> TableView:
     """Return neighbours as a table: your own line, then published results for the same point."""
     rows_by_point: dict[str, list[tuple[Cell, ...]]] = {}
     # The differences between the machines, each once.
     notes: dict[str, None] = {}
     for neighbour in neighbours:
-        side, published_side = neighbour.own_side, neighbour.published_side
-        rows = rows_by_point.setdefault(side.name, [_side_cells(side, side.name, "", "yours")])
-        origin = published_side.row.origin
-        rows.append(_side_cells(published_side, "", neighbour.ratio, origin.name if origin else ""))
-        for contrast in neighbour.contrasts:
-            if contrast.what.startswith(_HARDWARE):
-                values = (" and ".join(value) or "unknown" for value in contrast[1:])
-                notes["{}: {} there, {} here".format(contrast.what, *values)] = None
+        name, own, published = (neighbour[key] for key in ("point", "own", "published"))
+        rows = rows_by_point.setdefault(name, [_side_cells(own, name, "", "yours")])
+        rows.append(_side_cells(published, "", neighbour["ratio"], published["origin"]["name"]))
+        for contrast in neighbour["differences"]:
+            if contrast["what"].startswith(_HARDWARE):
+                values = (" and ".join(contrast[key]) or "unknown" for key in ("base", "new"))
+                notes["{}: {} there, {} here".format(contrast["what"], *values)] = None
     title = sanitize(f"Compared with {word}")
     cells = tuple(row for rows in rows_by_point.values() for row in rows)
     grid = Grid("neighbours", title, _COLUMNS, cells)
     return TableView((click.style(title, bold=True),), grid, tuple(notes))
 
 
-def _side_cells(side: Side, name: str, ratio: Cell, origin: str) -> tuple[Cell, ...]:
-    variant = f" {side.group.variant}" if side.group.variant else ""
-    framework = sanitize(f"{side.group.framework}{variant}")
-    return sanitize(name), framework, side.row.median, side.per_gpu, ratio, origin
+def _side_cells(side: Mapping[str, Any], name: str, ratio: Cell, origin: str) -> tuple[Cell, ...]:
+    framework = f"{side['framework']} {side['variant']}".rstrip()
+    return sanitize(name), sanitize(framework), side["median"], side["per_gpu"], ratio, origin
 
 
 # One number of the record, with its table.

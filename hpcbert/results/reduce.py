@@ -161,7 +161,6 @@ def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[
 
 
 def _make_table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> SpeedupTable:
-    ordered = sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
     numbers = {}
     for shape, point in shapes.items():
         speeds = valid_throughputs(point.runs)
@@ -169,8 +168,7 @@ def _make_table(group: Group, shapes: dict[Shape, Measured], require_all: bool) 
         numbers[shape] = [] if is_short else speeds
     base = median(numbers[BASELINE]) if numbers.get(BASELINE) else None
     rows = []
-    for shape in ordered:
-        point = shapes[shape]
+    for shape, point in sorted(shapes.items(), key=lambda item: (item[0].gpus, item[0].nodes)):
         # It is not the experiment that its table is measured by.
         is_foreign = any(
             difference.decisive and difference.scope == "points" for difference in point.differences
