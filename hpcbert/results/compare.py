@@ -19,6 +19,7 @@ from hpcbert.results.interval import (
     median_ratio,
     min_repeats,
 )
+from hpcbert.results.metrics import per_device
 from hpcbert.results.wording import sanitize
 from hpcbert.system import grouping
 
@@ -58,11 +59,6 @@ class Side:
     def speeds(self) -> list[float]:
         """Throughputs of the valid runs; the median if the runs were not published."""
         return valid_throughputs(self.row.runs) or ([self.row.median] if self.row.median else [])
-
-    @property
-    def per_gpu(self) -> float:
-        """The median over the number of GPUs; 0 without a median."""
-        return (self.row.median or 0.0) / self.row.shape.gpus
 
     @property
     def length(self) -> str:
@@ -374,7 +370,7 @@ def side_data(side: Side) -> dict[str, Any]:
         "shape": str(row.shape),
         "gpus": row.shape.gpus,
         "median": row.median,
-        "per_gpu": side.per_gpu,
+        "per_gpu": per_device(row),
         "runs": side.speeds,
         "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
     }
@@ -405,7 +401,7 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
     for pair in pairs:
         base, new, ratio = pair.base, pair.new, pair.ratio
         numbers = [base.row.median, new.row.median]
-        numbers += [base.per_gpu, new.per_gpu] if with_devices else []
+        numbers += [per_device(base.row), per_device(new.row)] if with_devices else []
         limits = f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING
         runs, verdict = f"{len(base.speeds)}, {len(new.speeds)}", describe_verdict(pair, within)
         rows.append((sanitize(new.name), *numbers, ratio.value, limits, runs, verdict))
