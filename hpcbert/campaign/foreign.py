@@ -693,12 +693,12 @@ def _try_rule(reader: LogReader, log: LogFile, rule: Rule, choice: Choice) -> Ru
     is_chosen = rule == choice.rule
     outcomes = []
     for window in [choice.window] if is_chosen else reader.list_windows(rule, [log]):
-        reading = reader.read_by(log, Choice(rule, window))
+        trial = Choice(rule, window)
+        reading = reader.read_by(log, trial)
         reasons = [str(reason) for reason in reading.reasons]
         reasons += [f"{reading.missing} is unknown"] if reading.missing else []
-        iters = reading.setting.iters if window.iters is None else window.iters
-        counted = counted_part(rule, reading.setting.skip, iters).counted
         throughput = None if reasons else reading.throughput
+        counted = trial.counted.counted
         outcomes.append(RuleOutcome(rule.name, counted, throughput, tuple(reasons), is_chosen))
     return next((outcome for outcome in outcomes if outcome.throughput), outcomes[-1])
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, find_differences_within
 from hpcbert.logs.layout import printable_path
-from hpcbert.logs.lines import BEGINNING, NotALogError, checksum_beginning, read_pieces
+from hpcbert.logs.lines import NotALogError, read_pieces
 from hpcbert.model import Reason, Run
 from hpcbert.system.grouping import group, group_sorted
 
@@ -25,7 +25,8 @@ class ComparedRun(NamedTuple):
     """A run, and what its log and its nodes say about the experiment; `point` is for messages.
 
     Attributes:
-        beginning: Of its log, as `lines.checksum_beginning` returns it; None if unknown.
+        beginning: Of its log, as `lines.checksum_beginning` returns it; None: a recipe's own reader
+            did not say, so that whole logs are compared.
     """
 
     point: str
@@ -86,13 +87,11 @@ def _find_copies(points: Sequence[Sequence[ComparedRun]], *, keep_first: bool) -
     # Points of one shape can differ in precision, batch size or model.
     places = {id(account.run): place for place, point in enumerate(points) for account in point}
     valid = [account for point in points for account in point if account.run.valid]
-    by_beginning = group((_find_beginning(account), account) for account in valid)
-    by_content = group(
-        (_hash_log(account.log), account)
-        for beginning, alike in by_beginning.items()
-        if beginning and len(alike) > 1
-        for account in alike
-    )
+    # Most logs differ from others in their beginnings.
+    has_unknown = any(account.beginning is None for account in valid)
+    by_beginning = group((has_unknown or account.beginning, account) for account in valid)
+    alike = [account for accounts in by_beginning.values() for account in accounts if accounts[1:]]
+    by_content = group((_hash_log(account.log), account) for account in alike)
     reasons: dict[int, Reason] = {}
     for content, equal in by_content.items():
         is_kept = keep_first and len({places[id(account.run)] for account in equal}) == 1
@@ -107,32 +106,16 @@ def _find_copies(points: Sequence[Sequence[ComparedRun]], *, keep_first: bool) -
 
 def is_same_log(path: Path, other: Path) -> bool:
     """Return whether two logs are equal when they are unpacked."""
-    beginning = _hash_beginning(path)
-    is_alike = beginning and beginning == _hash_beginning(other)
-    return bool(is_alike) and _hash_log(path) == _hash_log(other)
-
-
-def _find_beginning(account: ComparedRun) -> int:
-    return _hash_beginning(account.log) if account.beginning is None else account.beginning
-
-
-def _hash_beginning(log: Path) -> int:
-    """Return the checksum of a log's beginning, unpacked; 0 if it can't be read."""
-    content = b""
-    with suppress(NotALogError), closing(read_pieces(log, BEGINNING)) as pieces:
-        for piece in pieces:
-            content += piece
-            if len(content) >= BEGINNING:
-                break
-        return checksum_beginning(content)
-    return 0
+    content = _hash_log(path)
+    return bool(content) and content == _hash_log(other)
 
 
 def _hash_log(log: Path) -> bytes:
-    """Return the SHA-256 of a whole log, unpacked; empty if it can't be read."""
-    digest = hashlib.sha256()
+    """Return the SHA-256 of a whole log, unpacked; empty if it is empty or can't be read."""
+    digest, size = hashlib.sha256(), 0
     with suppress(NotALogError), closing(read_pieces(log)) as pieces:
         for piece in pieces:
             digest.update(piece)
-        return digest.digest()
+            size += len(piece)
+        return digest.digest() if size else b""
     return b""
