@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from hpcbert import scheduler
 from hpcbert.campaign import judge, store, suspects
 from hpcbert.campaign.attempts import RecordedStates, list_final_states, write_ends
-from hpcbert.campaign.judge import Gathered
+from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.repeats import Key, TrackedCampaign, open_campaign
 from hpcbert.campaign.suspects import RetryPolicy, Suspicion, Verdict
 from hpcbert.commands.monitor import Sinks, View, watch
@@ -25,7 +25,6 @@ from hpcbert.commands.submit import submit_pending
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.logs import failures
-from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, Run
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
@@ -48,12 +47,13 @@ _MOST_POLLS, _POLL_SECONDS = 9, 2.0
 
 
 class InvalidRepeat(NamedTuple):
-    """A repeat that is over and invalid."""
+    """A repeat that is over and invalid; `attempt` is the number of its newest attempt."""
 
     array: Array
     number: int
     state: str
     why: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ class RetryPlan:
     Attributes:
         spent: Repeats that were resubmitted as often as allowed.
         open: Number of repeats that wait, run, or may yet.
-        attempts: Number of the newest attempt of each repeat.
         too_large: Repeats that ran out of device memory and would do so again: no repeat of their
             point is valid, and there is no node to avoid.
         scripts: The texts of their scripts, by name.
@@ -75,7 +74,6 @@ class RetryPlan:
     spent: tuple[InvalidRepeat, ...] = ()
     open: int = 0
     runs: Mapping[str, Sequence[Run]] = field(default_factory=dict)
-    attempts: Mapping[Key, int] = field(default_factory=dict)
     too_large: tuple[InvalidRepeat, ...] = ()
     arrays: tuple[Array, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
@@ -105,18 +103,20 @@ def find_invalid(
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
     states, settled_keys, is_over = _read_states(tracked_campaign, context, dry=dry)
-    judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
+    judgement = judge.gather(tracked_campaign, states=lambda _: states)
     valid_points = {judged.array.point for judged in judgement.repeats if judged.run.valid}
     submissions = tracked_campaign.arrays_of_repeat
     invalid, spent, too_large = [], [], []
-    for repeat, outcome in _list_ended(campaign, judgement, settled_keys, policy):
-        point = repeat.array.point
-        lacked_memory = any(reason.code == failures.DEVICE for reason in outcome.reasons)
+    for judged in _list_ended(judgement, settled_keys, policy):
+        array, run, attempt = judged.array, judged.run, states[judged.key].attempt
+        text = "; ".join(map(str, run.reasons))
+        repeat = InvalidRepeat(array, run.repeat, run.state, text, attempt)
+        lacked_memory = any(reason.code == failures.DEVICE for reason in run.reasons)
         # The next search for the largest size begins below one that turned out to be too large.
-        is_hopeless = lacked_memory and not point.largest and point not in valid_points
+        is_hopeless = lacked_memory and not array.point.largest and array.point not in valid_points
         if is_hopeless and not policy.exclude:
             too_large.append(repeat)
-        elif len(submissions[point, repeat.number]) > policy.limit:
+        elif len(submissions[array.point, run.repeat]) > policy.limit:
             spent.append(repeat)
         else:
             invalid.append(repeat)
@@ -129,28 +129,24 @@ def find_invalid(
         tuple(spent),
         open=len(campaign.current) - len(settled_keys),
         runs=group((judged.array.point.key, judged.run) for judged in judgement.repeats),
-        attempts={key: state.attempt for key, state in states.items()},
         too_large=tuple(too_large),
     )
 
 
 def _list_ended(
-    campaign: Campaign, judgement: Gathered, settled_keys: Collection[Key], policy: RetryPolicy
-) -> Iterator[tuple[InvalidRepeat, Run]]:
+    judgement: Gathered, settled_keys: Collection[Key], policy: RetryPolicy
+) -> Iterator[JudgedRepeat]:
     """Yield the repeats that are over, invalid and needed."""
-    judged_repeats = {repeat.key: repeat for repeat in judgement.repeats}
     complete_points = judgement.complete
-    for array, number in campaign.current:
-        judged = judged_repeats[array.name, number]
-        outcome = judged.run
+    for judged in judgement.repeats:
+        array, run = judged.array, judged.run
         is_needed = not judged.unneeded and array.point not in complete_points
-        is_deliberate = outcome.state in {"CANCELLED", LOST} or is_pointless(
-            array, outcome.state, policy.time_limit
+        is_deliberate = run.state in {"CANCELLED", LOST} or is_pointless(
+            array, run.state, policy.time_limit
         )
         is_wanted = is_needed and (policy.cancelled or not is_deliberate)
-        if is_wanted and judged.key in settled_keys and not outcome.valid:
-            text = "; ".join(map(str, outcome.reasons))
-            yield InvalidRepeat(array, number, outcome.state, text), outcome
+        if is_wanted and judged.key in settled_keys and not run.valid:
+            yield judged
 
 
 def _read_states(
@@ -194,7 +190,7 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
             a local campaign is still running.
     """
     directory, campaign = plan.watched.directory, plan.watched.campaign
-    parts = group(((entry.array.point.key, entry.array.offset), entry) for entry in plan.invalid)
+    parts = group(((entry.array.point, entry.array.offset), entry) for entry in plan.invalid)
     if parts and plan.open and not find_traits(campaign.scheduler).accepts_more:
         text = format_count(plan.open, "repeat still waits or runs", "repeats still wait or run")
         raise UsageError(
@@ -204,25 +200,28 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
         )
     store.refuse_changed_library(directory, campaign)
     backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
-    first_arrays = {(array.point.key, array.offset): array for array in reversed(campaign.arrays)}
     can_suspect = parts and policy.suspect
     nodes = backend.nodes(plan.invalid[0].array.request) if can_suspect else None
     suspicion = None if nodes is None else Suspicion(plan.runs, nodes)
     arrays, scripts = [], {}
     spared_nodes: dict[str, str] = {}
-    for part, repeats in parts.items():
-        first_array = first_arrays[part]
+    for (point, offset), repeats in parts.items():
+        point_arrays = campaign.of_point[point]
+        first_array = next(array for array in point_arrays if array.offset == offset)
         if not is_written_to(first_array.request, directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(directory),
                 hint="Retry it where it was submitted, or submit the points again.",
             )
-        verdict = _choose_exclusions(campaign, first_array, policy, suspicion)
-        last_array = campaign.of_point[first_array.point][-1]
-        time_limit = policy.time_limit or last_array.request.time_limit
-        array, script = _make_array(plan, first_array, repeats, verdict, time_limit=time_limit)
-        arrays.append(array)
+        verdict = _choose_exclusions(point_arrays, policy, suspicion)
+        time_limit = policy.time_limit or point_arrays[-1].request.time_limit
+        array = _make_array(point_arrays, first_array, repeats, verdict, time_limit=time_limit)
+        text = store.read_script(directory, first_array).decode()
+        traits = find_traits(campaign.scheduler)
+        script = rewrite_script(text, first_array.request, array, scheduler=traits)
+        sha256 = hashlib.sha256(script.encode()).hexdigest()
+        arrays.append(replace(array, script_sha256=sha256))
         scripts[array.name] = script
         spared_nodes |= dict(verdict.spared)
     spared = tuple(spared_nodes.items())
@@ -230,50 +229,49 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
 
 
 def _choose_exclusions(
-    campaign: Campaign, first_array: Array, policy: RetryPolicy, suspicion: Suspicion | None
+    point_arrays: Sequence[Array], policy: RetryPolicy, suspicion: Suspicion | None
 ) -> Verdict:
-    """Return the nodes that a retry excludes; never those that its script names."""
+    """Return the nodes that a retry of a point excludes; never those that its script names."""
     requested_nodes = tuple((node, "named by --exclude") for node in policy.exclude)
     if suspicion is None:
         return Verdict(requested_nodes)
+    point = point_arrays[0].point
     suspect_nodes: dict[str, str] = {}
-    for array in campaign.of_point[first_array.point]:
+    for array in point_arrays:
         suspect_nodes |= dict(array.excluded)
-    suspect_nodes |= suspicion.of(first_array.point.key)
-    required_nodes = expand(first_array.request.nodelist)
+    suspect_nodes |= suspicion.of(point.key)
+    required_nodes = expand(point_arrays[0].request.nodelist)
     suspect_items = [item for item in suspect_nodes.items() if item[0] not in policy.exclude]
     verdict = suspects.limit_exclusions(
         dict(item for item in suspect_items if item[0] not in required_nodes),
         suspicion.nodes,
-        needed=first_array.point.shape.nodes,
+        needed=point.shape.nodes,
     )
     spared = (*verdict.spared, *(item for item in suspect_items if item[0] in required_nodes))
     return Verdict((*requested_nodes, *verdict.excluded), spared)
 
 
 def _make_array(
-    plan: RetryPlan,
+    point_arrays: Sequence[Array],
     first_array: Array,
     repeats: Sequence[InvalidRepeat],
     verdict: Verdict,
     *,
     time_limit: str,
-) -> tuple[Array, str]:
-    """Return the array that runs some repeats of a point again, and its script."""
-    point_arrays = plan.watched.campaign.of_point[first_array.point]
+) -> Array:
+    """Return the array that runs some repeats of a point again."""
     retry = 1 + max(array.retry for array in point_arrays)
-    attempts = [plan.attempts.get((repeat.array.name, repeat.number), 0) for repeat in repeats]
+    attempts = [repeat.attempt for repeat in repeats]
     first_attempt = 1 + max(*attempts, *(array.first_attempt for array in point_arrays))
     name = f"{first_array.name}.t{retry}"
-    indices = [repeat.number - first_array.offset for repeat in repeats]
     request = retry_request(
         first_array.request,
         name=name,
-        indices=indices,
+        indices=[repeat.number - first_array.offset for repeat in repeats],
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
-    array = Array(
+    return Array(
         point=first_array.point,
         name=name,
         repeats=tuple(repeat.number for repeat in repeats),
@@ -288,15 +286,10 @@ def _make_array(
         why=tuple((repeat.number, repeat.state, repeat.why) for repeat in repeats),
         cluster=first_array.cluster,
         offset=first_array.offset,
-        preflight=first_array.preflight,
     )
-    text = store.read_script(plan.watched.directory, first_array).decode()
-    traits = find_traits(plan.watched.campaign.scheduler)
-    script = rewrite_script(text, first_array.request, array, scheduler=traits)
-    return replace(array, script_sha256=hashlib.sha256(script.encode()).hexdigest()), script
 
 
-def write_retry(retry_plan: RetryPlan) -> Campaign:
+def write_retry(retry_plan: RetryPlan) -> None:
     """Write a retry: the scripts, then the manifest with its arrays `intended`.
 
     Raises:
@@ -314,9 +307,8 @@ def write_retry(retry_plan: RetryPlan) -> Campaign:
             )
         for array in retry_plan.arrays:
             store.write_text(directory / array.script, retry_plan.scripts[array.name])
-        campaign = replace(campaign, arrays=(*campaign.arrays, *retry_plan.arrays))
-        store.write_manifest(directory, campaign)
-    return campaign
+        arrays = (*campaign.arrays, *retry_plan.arrays)
+        store.write_manifest(directory, replace(campaign, arrays=arrays))
 
 
 class Observer(Protocol):
