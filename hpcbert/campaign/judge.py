@@ -362,38 +362,33 @@ class _Judge:
     def _judge(self, history: History, reading: Reading) -> JudgedRepeat:
         repeat, counted = history.repeat, history.counted
         array, state = repeat.array, counted.state
-        run = Run(
-            repeat=repeat.number,
-            attempt=state.attempt,
-            throughput=None,
-            valid=False,
-            reasons=(),
-            state=state.word,
-            state_source=state.source,
-            log="",
-            nodes=state.nodes,
-        )
-        if state.kind is Kind.UNNEEDED:
-            # It has neither a number nor a reason against it.
-            return JudgedRepeat(history, run, reading)
         if reading.missing:
             # Every run has a number or a reason.
             detail = f"{reading.missing} is unknown, but the rule needs it"
             reading = reading._replace(reasons=(Reason("rule", detail),))
-        reasons = tuple(self._find_reasons(history, reading))
-        directory = self.watched.directory
-        fingerprints = read_nodes(directory, array.point.key, repeat.number, state.attempt)
-        run = replace(
-            run,
+        reasons: tuple[Reason, ...] = ()
+        fingerprints: tuple[Fingerprint, ...] = ()
+        # What is not needed has neither a number nor a reason against it.
+        unneeded = state.kind is Kind.UNNEEDED
+        if not unneeded:
+            reasons = tuple(self._find_reasons(history, reading))
+            point, attempt = array.point.key, state.attempt
+            fingerprints = read_nodes(self.watched.directory, point, repeat.number, attempt)
+        run = Run(
+            repeat=repeat.number,
+            attempt=state.attempt,
             throughput=None if reasons else reading.throughput,
-            valid=not reasons,
+            valid=not (reasons or unneeded),
             reasons=reasons,
-            log=history.log,
+            state=state.word,
+            state_source=state.source,
+            log="" if unneeded else history.log,
+            nodes=state.nodes,
             environments=list_nodes(fingerprints),
             attempts=history.list_attempts(),
             flags=(*reading.flags, "apart") if counted.job_record.apart else reading.flags,
             notes=reading.notes,
-            sampled=None if reasons else self._read_power(array, run, reading),
+            sampled=None if reasons else self._read_power(history, reading),
         )
         return JudgedRepeat(history, run, reading, fingerprints)
 
@@ -430,13 +425,16 @@ class _Judge:
             if detail:
                 yield Reason("clock", detail)
 
-    def _read_power(self, array: Array, run: Run, reading: Reading) -> Sampled | None:
-        point, setting = apply_found_size(self.watched, array.point), reading.setting
+    def _read_power(self, history: History, reading: Reading) -> Sampled | None:
+        requested_point, setting = history.repeat.array.point, reading.setting
         if not reading.throughput or setting.iters == END:
             return None
-        samples = (setting.iters - setting.skip) * point.global_batch_size
-        key = array.point.key  # As requested: its jobs had begun before the size was found.
-        path = name_record(self.watched.directory, key, run.repeat, run.attempt, ENDING)
+        size = apply_found_size(self.watched, requested_point).global_batch_size
+        samples = (setting.iters - setting.skip) * size
+        # As requested: its jobs had begun before the size was found.
+        key, number = requested_point.key, history.repeat.number
+        attempt = history.counted.state.attempt
+        path = name_record(self.watched.directory, key, number, attempt, ENDING)
         return read_power(path, seconds=samples / reading.throughput)
 
     def _setting(self, requested_point: Point) -> Setting:

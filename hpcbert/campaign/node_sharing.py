@@ -34,13 +34,16 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class MeasuredAttempt:
-    """One attempt that was measured, by the key of its point.
+    """One attempt that was measured.
 
     Attributes:
+        key: Of its repeat.
+        point: The key of its point.
         campaign: Name of its campaign's directory; empty for the campaign that is collected.
         owner: Its owner, if that is not the user.
     """
 
+    key: Key
     point: str
     repeat: int
     step: Step
@@ -138,8 +141,8 @@ def _measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
             log = store.log_path(directory, repeat.array, repeat.number, step.attempt)
             with suppress(OSError):
                 end = max(end, min(log.stat().st_mtime, following))
-        key = repeat.array.point.key
-        yield MeasuredAttempt(key, repeat.number, replace(step, end=end))
+        point = repeat.array.point.key
+        yield MeasuredAttempt(repeat.key, point, repeat.number, replace(step, end=end))
 
 
 def _status_times(directory: Path) -> Iterator[float]:
@@ -162,14 +165,14 @@ def refuse_shared(
     """
     arrays = {repeat.key: repeat.array for repeat in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
-    counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
+    counted = {key: run.attempt for key, run in valid.items()}
     sharers = _find_sharers(watched, counted, nearby)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
         array = arrays[key]
         # The partition gave the nodes to others too, although the job asked for all.
         is_forced = watched.campaign.shares_nodes and array.request.exclusive
-        shared = sharers.get((array.point.key, run.repeat), {})
+        shared = sharers.get(key, {})
         detail = _describe(shared) if shared else ""
         earlier = refused = recorded.sharing.get((array.name, run.repeat, run.attempt))
         # What others write about their runs can't refuse your numbers.
@@ -196,21 +199,16 @@ def _find_sharers(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
 ) -> dict[Key, _Shared]:
     attempts = [attempt for repeat in watched.repeats for attempt in _measured_attempts(repeat)]
-    measured = [
-        attempt
-        for attempt in attempts
-        if counted.get((attempt.point, attempt.repeat)) == attempt.step.attempt
-    ]
+    measured = [entry for entry in attempts if counted.get(entry.key) == entry.step.attempt]
     if nearby and measured:
         begin = min(attempt.step.span[0] for attempt in measured)
         end = max(attempt.step.span[1] for attempt in measured)
         attempts += nearby.attempts(watched, begin, end)
     sharers: dict[Key, _Shared] = {}
     for attempt, neighbour in _find_overlapping(attempts):
-        key = attempt.point, attempt.repeat
         names = attempt.step.shared(neighbour.step)
-        if names and not attempt.campaign and counted.get(key) == attempt.step.attempt:
-            sharers.setdefault(key, {})[neighbour] = names
+        if names and not attempt.campaign and counted.get(attempt.key) == attempt.step.attempt:
+            sharers.setdefault(attempt.key, {})[neighbour] = names
     return sharers
 
 
