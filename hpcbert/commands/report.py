@@ -20,7 +20,6 @@ from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.metrics import mark_tables
 from hpcbert.results.report import figures, formats
-from hpcbert.results.report.figures import DEFAULT_SIZE
 from hpcbert.results.report.model import Picture, Report, ReportInput, SourceFiles
 from hpcbert.results.report.sections import compose_report
 from hpcbert.results.words import LANGUAGES, Words
@@ -63,11 +62,11 @@ def write_report(
     *,
     provenance: Provenance,
     recipes: Mapping[str, Path],
-    title: str = "",
-    language: str = LANGUAGES[0],
-    size: str = DEFAULT_SIZE,
-    with_logs: bool = False,
-    unit: Unit = "samples",
+    title: str,
+    language: str,
+    size: str,
+    with_logs: bool,
+    unit: Unit,
 ) -> WrittenReport:
     """Write the report of some results into a directory.
 

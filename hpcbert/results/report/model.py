@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, repeat
 
 from hpcbert.config.recipe import Recipe
 from hpcbert.model import Provenance, SpeedupTable, Unit
@@ -171,6 +170,7 @@ class ReportInput:
 
     Attributes:
         results: In samples, or in the unit already.
+        source_files: Those of each source of the results, in their order.
         unit: What the rates of the report count.
     """
 
@@ -194,5 +194,4 @@ class ReportInput:
     @property
     def sources(self) -> tuple[tuple[Source, SourceFiles], ...]:
         """Each source with the content of its files."""
-        no_files = repeat(SourceFiles())
-        return tuple(zip(self.results.sources, chain(self.source_files, no_files), strict=False))
+        return tuple(zip(self.results.sources, self.source_files, strict=True))
