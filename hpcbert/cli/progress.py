@@ -32,6 +32,7 @@ from hpcbert.logs.scan import Progress, read_progress
 from hpcbert.model import JobOutput, Note, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.metrics import row_rate
+from hpcbert.scheduler.base import States
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 
@@ -198,11 +199,15 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
     lines, errors, rows = [], [], []
     total = failed = 0
     campaign_paths: list[Path] = []
+    seen: dict[Path, States] = {}
     for directory in directories:
         view = follow_campaign(directory, policy, site)
         campaign = view.repeats[0].watched.campaign
         if not campaign.rehearse:
             campaign_paths.append(directory)
+            # Those before may be running again.
+            is_over = all(state.kind.over for state in view.states.values())
+            seen = {directory: view.states} if is_over else {}
             continue
         total, failed = total + len(view.repeats), failed + view.failed
         lines.append(format_rehearsed(directory))
@@ -214,7 +219,7 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
     if campaign_paths:
         from hpcbert.cli.tables import collect_tables  # with all that reads logs of others
 
-        return collect_tables(campaign_paths)
+        return collect_tables(campaign_paths, seen=seen)
     count = f"{total - failed} of {total} repeats went through"
     data = {"campaigns": rows, "repeats": {"asked": total, "rehearsed": total - failed}}
     lines = [f"Rehearsed: {count}, nothing was trained.", *lines]

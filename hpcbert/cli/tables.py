@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from hpcbert.results import record
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS, list_cases, render_cases
 from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
+from hpcbert.scheduler.base import States
 from hpcbert.system import redact
 from hpcbert.system.decode import Invalid, check_choice
 from hpcbert.system.grouping import group
@@ -166,9 +167,15 @@ def collect_tables(
     places: Places | None = None,
     unit: Unit = "samples",
     junit: str = "",
+    seen: Mapping[Path, States] | None = None,
 ) -> Result:
-    """Collect campaigns and logs; write the table to a file, or return it."""
-    collection = collect(paths, request or CollectRequest(), (places or find_places()).recipes)
+    """Collect campaigns and logs; write the table to a file, or return it.
+
+    Args:
+        seen: As of `collect`.
+    """
+    recipes = (places or find_places()).recipes
+    collection = collect(paths, request or CollectRequest(), recipes, seen)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables

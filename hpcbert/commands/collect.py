@@ -34,8 +34,7 @@ from hpcbert.model import MANIFEST, Group, Measured, Origin, Row, Shape, Speedup
 from hpcbert.results import document, record
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.reduce import tabulate
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.slurm.states import RepeatState
+from hpcbert.scheduler.base import SchedulerContext, States
 from hpcbert.system.runner import run
 from hpcbert.system.workers import track
 
@@ -76,11 +75,19 @@ class CollectResult:
 _OPTION_NAMES = {"framework": "fw", "settings": "set"}
 
 
-def collect(paths: Sequence[Path], request: CollectRequest, recipes: Recipes) -> CollectResult:
+def collect(
+    paths: Sequence[Path],
+    request: CollectRequest,
+    recipes: Recipes,
+    seen: Mapping[Path, States] | None = None,
+) -> CollectResult:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
     The results of a campaign are written into it, unless it belongs to somebody else or is an
     archive; a directory of other logs is never written to.
+
+    Args:
+        seen: States of campaigns that the scheduler gave a moment ago, by directory.
 
     Raises:
         UsageError: A path holds nothing, something about a log is unknown, or the same point
@@ -103,7 +110,8 @@ def collect(paths: Sequence[Path], request: CollectRequest, recipes: Recipes) ->
         for directory in track(campaigns, "collecting campaigns"):
             tracked = TrackedCampaign(directory, store.read_manifest(directory), records)
             place = named_paths.get(directory, directory)
-            _collect_campaign(result, tracked, nearby, request, place)
+            states = (seen or {}).get(directory)
+            _collect_campaign(result, tracked, nearby, request, place, seen=states)
         if discovery.logs:
             has_campaigns = bool(campaigns)
             _collect_logs(
@@ -161,6 +169,8 @@ def _collect_campaign(
     nearby: NearbyCampaigns,
     request: CollectRequest,
     place: Path,
+    *,
+    seen: States | None,
 ) -> None:
     """Add a campaign, which was named by its directory or its archive."""
     directory, campaign = tracked.directory, tracked.campaign
@@ -169,8 +179,9 @@ def _collect_campaign(
         result.refused += (text,)
         result.add(judge.make_source(place, campaign, ()))
         return
+    ask = ask_scheduler if seen is None else lambda _: seen
     judgement = judge.gather(
-        tracked, rule=request.rule, window=request.window, states=ask_scheduler, nearby=nearby
+        tracked, rule=request.rule, window=request.window, states=ask, nearby=nearby
     )
     newest_states = {repeat.key: repeat.history.newest for repeat in judgement.repeats}
     is_alive = any(state.kind.alive for state in newest_states.values())
@@ -236,7 +247,7 @@ def explain_logs(
     return tuple(explain_log(reader, log) for log in logs)
 
 
-def ask_scheduler(tracked_campaign: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
+def ask_scheduler(tracked_campaign: TrackedCampaign) -> States:
     """Ask the campaign's scheduler for the states of its repeats."""
     backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
     return backend.states(tracked_campaign)

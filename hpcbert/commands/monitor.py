@@ -34,11 +34,13 @@ from hpcbert.system.runner import Runner
 
 # Number of polls in a row without any answer to accept.
 _TOLERANCE = 10
-# Seconds between two looks at the status files, which need no query.
+# The most seconds between two looks at the status files, which need no query. A few files are
+# looked at more often: for each, this many seconds pass.
 _LOOK_SECONDS = 1 / 4
+_SECONDS_PER_FILE = 1 / 64
 # Maximum number of files to stat per second, on a file system that others share.
 _MOST_STATS = 2000
-_SHORTEST = 0.05
+_SHORTEST = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -190,9 +192,11 @@ def _adopt_jobs(
 
 def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
     """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
-    shortest_look = sum(not state.kind.over for state in tracker.states.values()) / _MOST_STATS
+    open_count = sum(not state.kind.over for state in tracker.states.values())
+    shortest_look = open_count / _MOST_STATS
+    usual_look = min(_LOOK_SECONDS, open_count * _SECONDS_PER_FILE)
     while seconds > 0 and not tracker.has_news():
-        look_seconds = min(_LOOK_SECONDS, tracker.seconds_to_news())
+        look_seconds = min(usual_look, tracker.seconds_to_news())
         look_seconds = max(look_seconds, _SHORTEST, shortest_look)
         pause(min(seconds, look_seconds))
         seconds -= look_seconds
