@@ -32,6 +32,8 @@ _SEARCH_INTERVAL = 5.0
 _MAX_READ = 40
 # Reading logs for rates costs processor time; wait this many times its duration until the next.
 _IDLE_FACTOR = 20
+# The same for the progress of those that run.
+_PROGRESS_IDLE_FACTOR = 100
 
 
 class _LeaveError(Exception):
@@ -86,7 +88,7 @@ class Session:
         self._details: dict[Key, RepeatProgress] = {}
         self._failures: dict[Key, str] = {}
         self._rates: dict[str, Rates] = {}
-        self._rates_due = 0.0
+        self._rates_due = self._progress_due = 0.0
         self._rated_states: Mapping[Key, RepeatState] = {}
         self._tallies: dict[RowKey, Tally] = {}
         self._rows: Sequence[TreeRow] = ()
@@ -234,16 +236,21 @@ class Session:
 
     def _look(self, scene: Scene) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
-        view = scene.view
+        view, start = scene.view, time.monotonic()
+        is_due = start >= self._progress_due
         failed: dict[Key, Repeat] = {}
         for row in self._rows:
             if row.level is Level.CAMPAIGN or row.key not in scene.rows:
                 continue
             tally = scene.tally(row.key)
             for repeat in tally.running if row.level is Level.REPEAT else ():
-                state = view.states[repeat.key]
-                self._details[repeat.key] = progress.read_details(repeat, state, view.time)
+                if is_due or repeat.key not in self._details:
+                    state = view.states[repeat.key]
+                    self._details[repeat.key] = progress.read_details(repeat, state, view.time)
             failed |= {repeat.key: repeat for repeat in tally.failed}
+        if is_due:
+            now = time.monotonic()
+            self._progress_due = now + _PROGRESS_IDLE_FACTOR * (now - start)
         unread = [key for key in failed if key not in self._failures]
         for key in unread[:_MAX_READ]:
             failure = progress.find_failure(failed[key], view.states[key])
