@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+# New objects between two searches for garbage, usually 700: those for modules and tables stay.
+_NEW_OBJECTS = 100_000
 
 
 def main() -> None:
     """Run the command line; an interrupt at any moment gives a sentence and exit code 130."""
+    gc.set_threshold(_NEW_OBJECTS)
     try:
         try:
             from hpcbert.cli.main import main as run
@@ -21,6 +26,7 @@ def main() -> None:
             exit_on_error(error)
     finally:
         _ignore_interrupts()
+        gc.freeze()  # a process that ends need not search for garbage once more
 
 
 def _ignore_interrupts() -> None:
