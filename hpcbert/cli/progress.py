@@ -199,7 +199,7 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
     lines, errors, rows = [], [], []
     total = failed = 0
     campaign_paths: list[Path] = []
-    seen: dict[Path, States] = {}
+    fresh_states: dict[Path, States] = {}
     for directory in directories:
         view = follow_campaign(directory, policy, site)
         campaign = view.repeats[0].watched.campaign
@@ -207,7 +207,7 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
             campaign_paths.append(directory)
             # Those before may be running again.
             is_over = all(state.kind.over for state in view.states.values())
-            seen = {directory: view.states} if is_over else {}
+            fresh_states = {directory: view.states} if is_over else {}
             continue
         total, failed = total + len(view.repeats), failed + view.failed
         lines.append(format_rehearsed(directory))
@@ -219,7 +219,7 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
     if campaign_paths:
         from hpcbert.cli.tables import collect_tables  # with all that reads logs of others
 
-        return collect_tables(campaign_paths, seen=seen)
+        return collect_tables(campaign_paths, fresh_states=fresh_states)
     count = f"{total - failed} of {total} repeats went through"
     data = {"campaigns": rows, "repeats": {"asked": total, "rehearsed": total - failed}}
     lines = [f"Rehearsed: {count}, nothing was trained.", *lines]

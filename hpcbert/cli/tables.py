@@ -167,15 +167,15 @@ def collect_tables(
     places: Places | None = None,
     unit: Unit = "samples",
     junit: str = "",
-    seen: Mapping[Path, States] | None = None,
+    fresh_states: Mapping[Path, States] | None = None,
 ) -> Result:
     """Collect campaigns and logs; write the table to a file, or return it.
 
     Args:
-        seen: As of `collect`.
+        fresh_states: As of `collect`.
     """
     recipes = (places or find_places()).recipes
-    collection = collect(paths, request or CollectRequest(), recipes, seen)
+    collection = collect(paths, request or CollectRequest(), recipes, fresh_states)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables

@@ -79,7 +79,7 @@ def collect(
     paths: Sequence[Path],
     request: CollectRequest,
     recipes: Recipes,
-    seen: Mapping[Path, States] | None = None,
+    fresh_states: Mapping[Path, States] | None = None,
 ) -> CollectResult:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
@@ -87,7 +87,7 @@ def collect(
     archive; a directory of other logs is never written to.
 
     Args:
-        seen: States of campaigns that the scheduler gave a moment ago, by directory.
+        fresh_states: States of campaigns that the scheduler gave a moment ago, by directory.
 
     Raises:
         UsageError: A path holds nothing, something about a log is unknown, or the same point
@@ -110,8 +110,8 @@ def collect(
         for directory in track(campaigns, "collecting campaigns"):
             tracked = TrackedCampaign(directory, store.read_manifest(directory), records)
             place = named_paths.get(directory, directory)
-            states = (seen or {}).get(directory)
-            _collect_campaign(result, tracked, nearby, request, place, seen=states)
+            states = (fresh_states or {}).get(directory)
+            _collect_campaign(result, tracked, nearby, request, place, fresh_states=states)
         if discovery.logs:
             has_campaigns = bool(campaigns)
             _collect_logs(
@@ -170,7 +170,7 @@ def _collect_campaign(
     request: CollectRequest,
     place: Path,
     *,
-    seen: States | None,
+    fresh_states: States | None,
 ) -> None:
     """Add a campaign, which was named by its directory or its archive."""
     directory, campaign = tracked.directory, tracked.campaign
@@ -179,7 +179,7 @@ def _collect_campaign(
         result.refused += (text,)
         result.add(judge.make_source(place, campaign, ()))
         return
-    ask = ask_scheduler if seen is None else lambda _: seen
+    ask = ask_scheduler if fresh_states is None else lambda _: fresh_states
     judgement = judge.gather(
         tracked, rule=request.rule, window=request.window, states=ask, nearby=nearby
     )
