@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,8 +140,13 @@ def _find_doubts(path: Path) -> Iterator[tuple[TrustedPath, str]]:
 
 def _is_own_file(target: Path) -> bool:
     """Return whether a file is part of hpcbert; who can change it can change this program."""
+    return any(map(target.is_relative_to, _resolve_own_paths()))
+
+
+@cache
+def _resolve_own_paths() -> tuple[Path, ...]:
     paths = (Path(__file__).parent.parent, places.package_templates(), places.default_site())
-    return any(target.is_relative_to(path.resolve()) for path in paths)
+    return tuple(path.resolve() for path in paths)
 
 
 def _format_remedy(doubts: Sequence[TrustedPath], advice: str) -> str:
