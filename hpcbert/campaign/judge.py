@@ -43,9 +43,9 @@ from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, format_count
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.grammar import RECORDED, Grammar, Rule
+from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.scan import Reading, read, read_to_end
-from hpcbert.logs.setting import END, Setting, Window, model_facts
+from hpcbert.logs.setting import END, RECORDED, Setting, Window, model_facts
 from hpcbert.logs.stamps import QUARTERS, TimeSpan, explain_mismatch, read_stamps
 from hpcbert.logs.window import counted_part
 from hpcbert.model import (

@@ -453,7 +453,7 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     if resolved.options.rehearse or not is_on_host or not recipe.modules:
         return
     query = [python, "-c", _PRINT_MISSING, *recipe.modules]
-    outcome = run(query, timeout=_QUERY_SECONDS)
+    outcome = run(query, timeout=_QUERY_SECONDS, death_signal=None)
     modules = [name for name in recipe.modules if outcome.ok and name in outcome.stdout.split()]
     if not modules:
         return

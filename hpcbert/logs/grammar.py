@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple
 
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.logs.setting import Setting
+from hpcbert.logs.setting import RECORDED, Setting
 from hpcbert.system.decode import (
     GIVEN,
     Count,
@@ -414,8 +414,6 @@ class Fact(LineKind):
         return self._numbers(TEXT_FACTS)
 
 
-# Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
-RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
 # The line in which rank 0 of a job states what the ranks were started with: rank.bash.
 STARTED = "hpcbert: ranks start with "
 _STARTED = ["nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "xla", "model"]

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 END = 1 << 40
 
 
+# Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
+RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
 # Numbers that are not whole; kept as the log prints them.
 FRACTIONS = ("real_token_share", "model_flops")
 # What a table states about a run, and the setting that has it.

@@ -8,7 +8,6 @@ from math import gcd
 from typing import Any, NoReturn
 
 from hpcbert.errors import UsageError
-from hpcbert.logs import grammar
 from hpcbert.model import Array, Point, Protocol
 from hpcbert.script.resolve import Resolved
 
@@ -116,7 +115,7 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> dict[str
     Raises:
         UsageError: The program does not contain a batch size.
     """
-    from hpcbert.logs import failures  # most campaigns search for no batch size
+    from hpcbert.logs import failures, grammar  # most campaigns search for no batch size
 
     recipe, rehearse = resolved.recipe, resolved.options.rehearse
     points = (array.point,) if resolved.by_hand else resolved.plan.points

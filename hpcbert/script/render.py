@@ -28,8 +28,7 @@ from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.config.trust import TrustedPath
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
-from hpcbert.logs.grammar import RECORDED
-from hpcbert.logs.setting import model_facts
+from hpcbert.logs.setting import RECORDED, model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest
 from hpcbert.script.largest import EXPRESSION, Multiple, Quotient

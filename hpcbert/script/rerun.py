@@ -18,7 +18,6 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site, flatten, to_plain
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.logs import grammar as grammars
 from hpcbert.model import Campaign, OptionValue, Point, Protocol, Row, SpeedupTable
 from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
 from hpcbert.script.resolve import Resolved, rank_variables
@@ -241,6 +240,9 @@ def plan_table(
     Raises:
         UsageError: Its labels don't say what to measure, or that is not possible here.
     """
+    from hpcbert.logs import grammar as grammars  # with all that reads logs and results
+    from hpcbert.results.reduce import Curves
+
     group, rows = table.group, table.rows
     if group.rule:
         grammars.parse(recipe.log, where=recipe.name).rule(group.rule)
@@ -263,8 +265,6 @@ def plan_table(
         **_read_protocol(rows, protocols, recipe),
     )
     measurement_plan = plan(recipe, site, request)
-    from hpcbert.results.reduce import Curves  # with all that reads logs and results
-
     curves = Curves(measurement_plan.points)
     for point in measurement_plan.points:
         planned = curves.variant(point)

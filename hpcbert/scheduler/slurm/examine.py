@@ -75,7 +75,8 @@ _KEYS = ("gpu_option", "reservation", "constraint", "sbatch_args")
 def run_sbatch_test(script: str, context: SchedulerContext, **variables: str) -> Outcome:
     """Have sbatch test a script, with some variables in its environment; nothing is submitted."""
     environment = submission_environment(context.environ) | variables
-    return context.run(["sbatch", "--test-only"], stdin=script, env=environment)
+    argv = ["sbatch", "--test-only"]
+    return context.run(argv, stdin=script, env=environment, death_signal=None)
 
 
 def forecast_start(script: str, context: SchedulerContext) -> Start:
