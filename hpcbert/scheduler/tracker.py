@@ -62,7 +62,7 @@ class Tracker:
         return any(poller.has_news() for poller in self._pollers)
 
     def seconds_to_news(self) -> float:
-        """Return the seconds until `has_news` is true even if nothing more is written."""
+        """Return the seconds until it is time for `has_news` even if nothing is written."""
         return min((poller.seconds_to_news() for poller in self._pollers), default=math.inf)
 
     def is_over(self) -> bool:

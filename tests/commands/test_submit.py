@@ -66,13 +66,14 @@ def test_a_busy_controller_is_asked_again_and_a_refusal_submits_no_more(tmp_path
     slurm = Slurm(sbatch=[busy, busy, None])
     assert list_ids(drafts.submit(curve(tmp_path / "busy"), slurm)) == JOBS
     assert slurm.count("sbatch") == 6
-    draft = curve(tmp_path / "refused")
-    refusal = failed("sbatch: error: invalid partition specified: gpuu")
+    draft = drafts.drafted(tmp_path / "no", drafts.combined(Shape(1, 1), (), (1, 2, 3, 4, 5)))
+    answers = [None, None, None, failed("sbatch: error: invalid partition specified: gpuu"), None]
     with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as refused:
-        drafts.submit(draft, Slurm(sbatch=[None, refusal, None]))
+        drafts.submit(draft, Slurm(sbatch=answers))
     assert refused.value.exit_code == 3
-    assert "Submitted before it: 100" in str(refused.value)
-    assert list_states(draft) == ["submitted", "refused", "intended", "intended"]
+    assert "Submitted before it: 100, 101, 102" in str(refused.value)
+    assert list_states(draft) == ["submitted"] * 3 + ["refused", "intended"]
+    assert all(array.seen for array in store.read_manifest(draft.directory).arrays[:3])
     with pytest.raises(SchedulerError) as refused:
         drafts.submit(curve(tmp_path / "absent"), Slurm(sbatch=[failed("no such program", 127)]))
     assert "login node" in refused.value.hint
@@ -100,14 +101,13 @@ def test_an_sbatch_without_an_answer_may_have_submitted(tmp_path):
             with pytest.raises(SchedulerError) as error:
                 drafts.submit(draft, slurm, again=retry.RETRY_COMMAND)
             assert slurm.count("sbatch") == (1 if silent else 4)
-            is_refused = failure == away and not silent
-            command = RESUME if is_refused else retry.RETRY_COMMAND
+            refused = (RESUME, "refused") if failure == away and not silent else ()
+            command, state = refused or (retry.RETRY_COMMAND, "intended")
             assert f"{command} {draft.campaign.id}" in error.value.hint, failure
-            assert list_states(draft)[0] == ("refused" if is_refused else "intended")
+            assert list_states(draft)[0] == state
             assert slurm.jobs == {}
             slurm.away = set()
-            drafts.submit(draft, slurm)
-            assert len(slurm.jobs) == 4
+            assert len(drafts.submit(draft, slurm).arrays) == len(slurm.jobs) == 4
 
 
 def test_what_was_called_is_looked_for_again_before_it_is_submitted(tmp_path):

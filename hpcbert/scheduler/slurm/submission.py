@@ -144,6 +144,8 @@ class Submission:
         self._unchanged_requests: set[object] = set()
         # Calls whose ids are believed, by the array's name.
         self._believed_calls: dict[str, SbatchCall] = {}
+        # The arrays that each array waits for, by its name, with their ids at that moment.
+        self._awaited: dict[str, tuple[Array, ...]] = {}
 
     @property
     def _watched(self) -> TrackedCampaign:
@@ -151,9 +153,17 @@ class Submission:
         return TrackedCampaign(self._ledger.directory, self._ledger.campaign)
 
     def run(self) -> None:
-        """Submit one array after the other."""
+        """Submit one array after the other, and confirm the believed ids even after an error."""
         if self._context.resumed:
             self._adopt_all()
+        try:
+            self._submit_all()
+        except (NoRoomError, SchedulerError):
+            self._confirm_believed()
+            raise
+        self._confirm_believed()
+
+    def _submit_all(self) -> None:
         campaign = self._ledger.campaign
         # The array submitted last, for each point and (None) overall.
         arrays = _find_previous_array(self._ledger.directory, campaign)
@@ -176,7 +186,6 @@ class Submission:
             if array.job_id and not array.preflight:
                 arrays |= {None: array, array.point: array}
         report("submitting jobs", total, total)
-        self._confirm_believed()
 
     def _confirm_believed(self) -> None:
         """Confirm the believed ids by one query; identify each job that it does not show."""
@@ -186,11 +195,30 @@ class Submission:
         answered = list(confirm_jobs(watched, believed, self._context))
         if confirmed := [array for array in answered if array.seen]:
             record_arrays(self._ledger, *confirmed)
+        corrected_ids: dict[str, str] = {}
         for array in answered:
             if not array.seen:
+                # If this process is killed now, sbatch must not be called again.
+                error = f"sbatch printed {array.job_id}, which is not shown as this array's job"
                 call = calls[array.name]
-                record_arrays(self._ledger, call.array)
-                self._record_result(*self._identify(call))
+                doubtful_array = replace(call.array, submitted=array.submitted, error=error)
+                record_arrays(self._ledger, doubtful_array)
+                result, verdict = self._identify(call._replace(array=doubtful_array))
+                self._record_result(result, verdict)
+                if result.job_id != array.job_id:
+                    corrected_ids[array.name] = result.job_id
+        self._record_wrong_dependencies(corrected_ids)
+
+    def _record_wrong_dependencies(self, corrected_ids: Mapping[str, str]) -> None:
+        """Record which arrays wait for a job that only seemed to be the campaign's."""
+        for array in self._ledger.campaign.arrays:
+            changes = [
+                ("Dependency", f"afterany:{corrected_ids[job.name]}", f"afterany:{job.job_id}")
+                for job in self._awaited.get(array.name, ())
+                if job.name in corrected_ids
+            ]
+            if changes and array.job_id:
+                record_arrays(self._ledger, replace(array, changed=(*array.changed, *changes)))
 
     def _adopt_all(self) -> None:
         """Record the jobs of all arrays that have one, even if the manifest knows of no call."""
@@ -276,6 +304,7 @@ class Submission:
         """Call sbatch once; return the result for the array, and whether calling again may help."""
         directory, context = self._ledger.directory, self._context
         argv = sbatch_argv(directory, array, conditions)
+        self._awaited[array.name] = conditions.jobs
         outcome = context.run(argv, cwd=directory, env=context.environ)
         if outcome.returncode == _NO_PROGRAM:
             return replace(array, state="refused", error=format_complaint(outcome)), "done"

@@ -14,14 +14,14 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import open_campaign
 from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError
-from hpcbert.model import format_utc
+from hpcbert.model import Shape, format_utc
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.identify import find_differences, read_jobs
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.campaigns import adopted, snapshot, status_file
 from tests.kit.cases import cases
-from tests.kit.drafts import changed, curve, drafted, reference
+from tests.kit.drafts import changed, combined, curve, drafted, reference
 from tests.kit.slurm import Answer, Job, Slurm, T, failed, scontrol
 from tests.kit.waiting import Clock
 
@@ -114,21 +114,24 @@ def test_what_a_sites_wrapper_prints_is_neither_the_id_nor_a_refusal(tmp_path, f
 
 
 @pytest.mark.parametrize("away", [set(), {"squeue"}], ids=["squeue answers", "it does not"])
-@pytest.mark.parametrize("last", ["{job}", "34", "102"])
-def test_believed_ids_are_confirmed_together_in_the_end_or_later(tmp_path, last, away):
-    draft, slurm = curve(tmp_path), Wrapped(jobs={"34": Job("somebody else's")}, away=away)
+@pytest.mark.parametrize("fourth", ["{job}", "34", "102"])
+def test_believed_ids_are_confirmed_together_in_the_end_or_later(tmp_path, fourth, away):
+    draft = drafted(tmp_path, combined(Shape(1, 1), ("fp32",), (1, 2, 3, 4, 5)))
+    slurm = Wrapped(jobs={"34": Job("somebody else's")}, away=away)
 
-    def change_the_last_answer(_):
-        slurm.form = f"{last}\n" if slurm.count("sbatch") == 4 else "{job}\n"
+    def change_the_fourth_answer(_):
+        slurm.form = f"{fourth}\n" if slurm.count("sbatch") == 4 else "{job}\n"
 
-    slurm.before = change_the_last_answer
+    slurm.before = change_the_fourth_answer
     arrays = drafts.submit(draft, slurm).arrays
-    assert [bool(array.seen) for array in arrays] == [True, True, True, not away]
+    assert [bool(array.seen) for array in arrays] == [True, True, *[not away] * 3]
+    # The fifth waits for the wrong job.
+    wrong = () if "{" in fourth or away else (("Dependency", "afterany:104", f"afterany:{fourth}"),)
+    assert [array.changed for array in arrays] == [(), (), (), (), wrong]
     slurm.away = set()
     arrays = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert [slurm.jobs[array.job_id].name for array in arrays] == [array.name for array in arrays]
-    assert all(array.seen for array in arrays)
-    assert slurm.count("sbatch") == 4
+    assert (all(array.seen for array in arrays), slurm.count("sbatch")) == (True, 5)
 
 
 def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
@@ -136,8 +139,7 @@ def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
     slurm = Wrapped(form="34\n{job}\n", away={"scontrol", "squeue", "sacct"})
     with pytest.raises(SchedulerError):
         drafts.submit(draft, slurm)
-    intended = open_campaign(draft.directory).campaign.arrays
-    assert [array.state for array in intended] == ["intended"] * 2
+    assert {array.state for array in store.read_manifest(draft.directory).arrays} == {"intended"}
     slurm.away = set()
     arrays = drafts.submit(draft, slurm).arrays
     assert [slurm.jobs[array.job_id].name for array in arrays] == [array.name for array in arrays]
@@ -218,8 +220,7 @@ def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answ
     arrays = drafts.submit(draft, slurm).arrays
     earlier = replace(draft.campaign, arrays=(arrays[0], *draft.campaign.arrays[1:]))
     store.write_manifest(draft.directory, earlier)
-    for number in ("102", "103"):
-        del slurm.jobs[number]
+    slurm.jobs = {number: slurm.jobs[number] for number in ("100", "101")}
     slurm.first, slurm.away = 200, {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="is unknown whether"):
         drafts.submit(draft, slurm, resumed=True)
@@ -263,8 +264,7 @@ def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path):
 
 
 def test_nobody_elses_job_is_kept_in_doubt(tmp_path):
-    foreign = scontrol("100", name="proj", place="/tmp", uid=4321)
-    slurm = Wrapped(changes=UNMARKED, scontrol=foreign)
+    slurm = Wrapped(changes=UNMARKED, scontrol=scontrol("100", name="proj", place="/tmp", uid=4321))
     with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
         drafts.submit(curve(tmp_path, ("fp32",)), slurm)
     assert slurm.count("sbatch") == 1
@@ -272,10 +272,9 @@ def test_nobody_elses_job_is_kept_in_doubt(tmp_path):
 
 def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path):
     draft = drafted(tmp_path)
-    (array,) = draft.campaign.arrays
+    array = replace(draft.campaign.arrays[0], called="2025-11-21T04:00:00Z")
     submit.write_campaign(draft)
-    called = replace(draft.campaign, arrays=(replace(array, called="2025-11-21T04:00:00Z"),))
-    store.write_manifest(draft.directory, called)
+    store.write_manifest(draft.directory, replace(draft.campaign, arrays=(array,)))
     slurm = Slurm(jobs={"1001": Job(array.name), "999": Job(array.name)})
     assert drafts.submit(draft, slurm).arrays[0].job_id == "999"
     assert slurm.count("sbatch") == 0
@@ -343,7 +342,7 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
     draft, slurm = drafted(tmp_path), Slurm(sbatch=[refusal, None])
     with pytest.raises(SchedulerError, match="Invalid qos"):
         drafts.submit(draft, slurm)
-    (array,) = store.read_manifest(draft.directory).arrays
+    array = store.read_manifest(draft.directory).arrays[0]
     assert (array.state, array.job_id) == ("refused", "")
     slurm.away = {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="is unknown whether"):
