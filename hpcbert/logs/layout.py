@@ -229,7 +229,8 @@ class _Findings:
         """Take a file; return whether it is a campaign, or may be a log."""
         # The same for all links to it.
         folder = _match_folders(path.parent)[1]
-        identity = os.path.realpath(path) if path.is_symlink() else str(Path(folder, path.name))
+        is_link = os.path.islink(path)  # noqa: PTH114 - Path.is_symlink raises without access
+        identity = os.path.realpath(path) if is_link else str(Path(folder, path.name))
         if path.name == MANIFEST and not is_named:
             self.campaigns.setdefault(identity, path.parent)
         elif (log := self.match(path)) or (is_named and not self.pattern):
