@@ -385,7 +385,7 @@ class _Judge:
             log="" if unneeded else history.log,
             nodes=state.nodes,
             environments=list_nodes(fingerprints),
-            attempts=history.list_attempts(),
+            attempts=() if unneeded else history.list_attempts(),
             flags=(*reading.flags, "apart") if counted.job_record.apart else reading.flags,
             notes=reading.notes,
             sampled=None if reasons else self._read_power(history, reading),
