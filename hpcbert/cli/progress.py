@@ -205,9 +205,13 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
         campaign = view.repeats[0].watched.campaign
         if not campaign.rehearse:
             campaign_paths.append(directory)
-            # Those before may be running again.
-            is_over = all(state.kind.over for state in view.states.values())
-            fresh_states = {directory: view.states} if is_over else {}
+            # Campaigns followed before this one may be running again. And if squeue said first that
+            # a requeued job ended, sacct was not asked about its earlier attempts.
+            is_known = all(
+                state.kind.over and not (state.source == "squeue" and state.attempt)
+                for state in view.states.values()
+            )
+            fresh_states = {directory: view.states} if is_known else {}
             continue
         total, failed = total + len(view.repeats), failed + view.failed
         lines.append(format_rehearsed(directory))
