@@ -351,28 +351,6 @@ ROWS: dict[str, Row] = {
     "submit-help": Row("`submit --help`", start("submit", "--help"), (scaled(250),)),
     "slowest-help": Row("the slowest `--help` of all commands", slowest_help, (scaled(250),)),
     "frameworks": Row("`frameworks`", start("frameworks"), (scaled(250),)),
-    "array": Row(
-        "submit an array of five", array_of_five, (times_peer(2.5, "submitit"),), slurm=True
-    ),
-    "points-100": Row(
-        "submit 100 points, 500 repeats",
-        points(100, "submitit"),
-        (times_floor(3, "100 x sbatch"),),
-        most=3,
-        slurm=True,
-    ),
-    "points-1000": Row(
-        "submit 1,000 points",
-        # Ten thousand jobs are Slurm's limit, with those of five minutes ago (MaxJobCount).
-        points(1000, "", repeats=1),
-        (times_floor(3, "1,000 x sbatch"),),
-        most=1,
-        warm=0,
-        slurm=True,
-    ),
-    "status": Row(
-        "status of 1,000 finished elements", status, (times_peer(1, "submitit"),), slurm=True
-    ),
     "collect-30": Row("collect 30 logs", thirty, (scaled(250),)),
     "collect-3000": Row(
         "collect 3,000 logs, 124 MB",
@@ -411,5 +389,28 @@ ROWS: dict[str, Row] = {
     ),
     "screen-10": Row(
         "the same, poll floor 10 s", screen(10), (at_most(2000),), most=3, warm=0, slurm=True
+    ),
+    # Last, because Slurm lists what these leave for minutes (MinJobAge).
+    "array": Row(
+        "submit an array of five", array_of_five, (times_peer(2.5, "submitit"),), slurm=True
+    ),
+    "points-100": Row(
+        "submit 100 points, 500 repeats",
+        points(100, "submitit"),
+        (times_floor(3, "100 x sbatch"),),
+        most=3,
+        slurm=True,
+    ),
+    "points-1000": Row(
+        "submit 1,000 points",
+        # Ten thousand jobs are Slurm's limit, with those of five minutes ago (MaxJobCount).
+        points(1000, "", repeats=1),
+        (times_floor(3, "1,000 x sbatch"),),
+        most=1,
+        warm=0,
+        slurm=True,
+    ),
+    "status": Row(
+        "status of 1,000 finished elements", status, (times_peer(1, "submitit"),), slurm=True
     ),
 }

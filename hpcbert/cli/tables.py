@@ -169,11 +169,7 @@ def collect_tables(
     junit: str = "",
     fresh_states: Mapping[Path, States] | None = None,
 ) -> Result:
-    """Collect campaigns and logs; write the table to a file, or return it.
-
-    Args:
-        fresh_states: As of `collect`.
-    """
+    """Collect campaigns and logs as `collect` does; write the table to a file, or return it."""
     recipes = (places or find_places()).recipes
     collection = collect(paths, request or CollectRequest(), recipes, fresh_states)
     table_provenance = make_provenance()
