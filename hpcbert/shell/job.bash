@@ -200,11 +200,9 @@ end() { # exit status; clears status
 
 # Rank 0 reports before its program starts if ranks see fewer GPUs than their node has.
 apart() { # reads log, device, devices_per_task, tasks_per_node -> REPLY: a field
-  local LC_ALL=C text='' # bytes
   REPLY=''
   if [[ $device != gpu ]] || ((devices_per_task > 1 || tasks_per_node == 1)); then return 0; fi
-  { IFS= read -rN 65536 text <"$log"; } 2>/dev/null || true # fails at the end of a shorter log
-  if [[ $'\n'$text == *$'\n''hpcbert: ranks see '* ]]; then REPLY=',"apart":true'; fi
+  if grep -qsm1 '^hpcbert: ranks see ' < <(head -c 65536 -- "$log"); then REPLY=',"apart":true'; fi
 }
 
 # --- Signals --------------------------------------------------------------------------------
