@@ -53,10 +53,8 @@ def test_apptainer_takes_what_it_can_read_and_mount(tmp_path):
     sif, squashfs = tmp_path / "a.sif", tmp_path / "b.sif"
     sif.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
     squashfs.write_bytes(b"hsqs" + b"0" * 64)
-    assert apptainer.reads(str(sif))
-    assert apptainer.reads(str(tmp_path))
-    assert not apptainer.reads(str(squashfs))
-    assert not apptainer.reads(str(tmp_path / "gone.sif"))
+    paths = (sif, tmp_path, squashfs, tmp_path / "gone.sif")
+    assert [apptainer.reads(str(path)) for path in paths] == [True, True, False, False]
     assert RUNTIMES["enroot"].reads(str(squashfs))
 
 

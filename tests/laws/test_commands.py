@@ -62,8 +62,7 @@ def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path):
         assert part in result.stdout
     assert list(tmp_path.iterdir()) == []
     (array,) = hpcbert(*words, "--json").data["arrays"]
-    assert array["argv"][:2] == ["sbatch", "--parsable"]
-    assert array["global_batch_size"] == 1024
+    assert (array["argv"][:2], array["global_batch_size"]) == (["sbatch", "--parsable"], 1024)
 
 
 def test_colour_follows_flag_then_variables(tmp_path):

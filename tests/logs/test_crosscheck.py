@@ -28,8 +28,7 @@ line = partial(step, rate=32.0)
 @pytest.mark.parametrize("rule", RULES)
 def test_ways_that_agree_give_the_number_and_wrong_settings_contradict_it(read, rule):
     reading = read(TOML, LOG, rule, ONE)
-    assert reading.throughput == pytest.approx(32)
-    assert reading.flags == ()
+    assert (reading.throughput, reading.flags) == (pytest.approx(32), ())
     for gpus, batch in ((2, 32), (1, 16)):
         wrong = ONE._replace(gpus=gpus, gpus_per_node=gpus, batch_size_per_device=batch)
         reading = read(TOML, LOG, rule, wrong)
@@ -214,8 +213,7 @@ def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(rea
     log = "".join(f"loop {20 + 10 * n} {1763717655 + at}\n" for n, at in enumerate(moments))
     loops = read_constant(__file__, "LOOPS")
     result = read(loops, log, "", BATCH._replace(skip=20, iters=70))
-    assert result.throughput == pytest.approx(232.727, rel=1e-5)
-    assert result.flags == ("uneven",)
+    assert (result.throughput, result.flags) == (pytest.approx(232.727, rel=1e-5), ("uneven",))
     assert result.notes[0].detail == (
         "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     )

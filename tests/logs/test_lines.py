@@ -41,8 +41,7 @@ def test_a_byte_order_mark_says_the_encoding_and_other_bytes_are_the_text(tmp_pa
     log = tmp_path / "run.log"
     for name in ("utf-16-le", "utf-16-be", "utf-8"):
         data = f"\ufeff{TEXT.decode()}".encode(name)
-        assert read_content(log, data) == TEXT
-        assert read_content(log, gzip.compress(data)) == TEXT
+        assert read_content(log, data) == read_content(log, gzip.compress(data)) == TEXT
     for text in (b"BZh is a word\n", b"PK\n", b"\x00" * 64 + b"step 1\n", b"a\x00\n"):
         assert lines.is_plain(text)
         assert read_content(log, text)

@@ -110,8 +110,7 @@ def test_metrics_of_a_point():
     assert metrics.model_flops_per_sample == flops
     assert metrics.mfu == metrics.mfu_padded == pytest.approx(800 * flops / (4 * 312e12))
     assert (metrics.watts, metrics.gpu_memory_mib) == (1002.0, 30_000.0)
-    assert metrics.samples_per_joule == pytest.approx(800 / 1002)
-    assert metrics.unknown == ()
+    assert (metrics.samples_per_joule, metrics.unknown) == (pytest.approx(800 / 1002), ())
     hundred = list(map(float, range(1, 101)))
     for values, expected in (([1.0], 1.0), (hundred, 95.0), ([3.0, 1.0, 2.0], 3.0)):
         assert formulas.percentile(values, 0.95) == expected

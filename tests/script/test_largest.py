@@ -59,8 +59,7 @@ def test_a_search_ends_with_the_largest_size_that_fits(
     record_events = read_record(search.path).events
     assert [event["size"] for event in record_events if event["event"] == "found"] == list(results)
     if "rehearse" not in (options or {}):
-        assert search.sizes(probes=True) == list(probes)
-        assert search.sizes() == list(measured)
+        assert (search.sizes(probes=True), search.sizes()) == (list(probes), list(measured))
         (step, *_) = [event for event in events(search.draft) if event["event"] == "step"]
         assert step["batch"] == measured[0]
 

@@ -297,10 +297,9 @@ def test_refusals_before_anything_is_written(tmp_path):
         drafted(site, "pytorch", "2n1g")
     with pytest.raises(UsageError, match="belongs to srun"):
         drafted(changed(site, container={"runtime": "pyxis"}))
-    with pytest.raises(UsageError, match="backslash"):
-        drafted(replace(site, runs="/a\\b"))
-    with pytest.raises(UsageError, match="control character"):
-        drafted(replace(site, runs="/a\nb"))
+    for runs, problem in (("/a\\b", "backslash"), ("/a\nb", "control character")):
+        with pytest.raises(UsageError, match=problem):
+            drafted(replace(site, runs=runs))
     draft = drafted(site, "oneflow", "4n8g", "slurm", dry=True)
     assert "--data_dir=/path/to/oneflow/data" in only_script(draft)
     assert "frameworks.oneflow.data" in draft.resolved.warnings[0]

@@ -30,8 +30,7 @@ def test_what_a_key_of_the_controller_means(line, name, expected):
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
 @cases
 def test_types_of_mpi(text, types):
-    assert read_mpi(f"\n{text}") == types
-    assert read_mpi(f"Notice\n{text}Ends at\n9:00.\n") == types
+    assert read_mpi(f"\n{text}") == read_mpi(f"Notice\n{text}Ends at\n9:00.\n") == types
 
 
 def test_partitions_of_the_controller():
@@ -69,9 +68,8 @@ def test_rights_of_a_user_and_the_qos_that_replaces_the_limit_of_an_account():
     assert (rights.of("proj", "other"), rights.of("none")) == (rights.own[1], None)
     assert [rights.qos_of("proj", name) for name in ("other", "gpu")] == ["normal", ""]
     assert rights.qos["normal"].flags == ("DenyOnLimit", "OverPartQOS")
-    assert rights.most_time("proj", "gpu", "normal") == ("QOS normal", TimeLimit(86400))
-    assert rights.most_time("proj", "gpu", "long") == ("account proj", TimeLimit(1200))
-    assert rights.most_time("proj", "gpu", "short") == ("account proj", TimeLimit(1200))
+    limits = [rights.most_time("proj", "gpu", qos) for qos in ("normal", "long", "short")]
+    assert limits == [("QOS normal", TimeLimit(86400)), *[("account proj", TimeLimit(1200))] * 2]
     for qos, of_partition in (("normal", "brief"), ("brief", "normal")):
         limit = rights.most_time("proj", "gpu", qos, of_partition=of_partition)
         assert limit[0] == "QOS normal"
