@@ -17,7 +17,7 @@ from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTab
 from hpcbert.results import record
 from hpcbert.results.document import ResultSet
 from hpcbert.results.report import figures
-from hpcbert.results.report.model import ReportInput
+from hpcbert.results.report.model import ReportInput, SourceFiles
 from hpcbert.results.report.sections import compose_report
 from hpcbert.results.words import Words
 
@@ -57,7 +57,9 @@ def published() -> ResultSet:
 
 def picture(shown: ResultSet | None = None, size: str = figures.DEFAULT_SIZE) -> str:
     """Return a report's first figure as SVG: of the tutorial's table, or of others."""
-    given = ReportInput("", Provenance("", "", ""), shown or ResultSet((table(),)))
+    results = shown or ResultSet((table(),))
+    source_files = tuple(SourceFiles() for _ in results.sources)
+    given = ReportInput("", Provenance("", "", ""), results, source_files)
     (first, *_) = compose_report(given, Words("en")).pictures
     return figures.draw(first, size=size, formats=["svg"])["svg"].decode()
 

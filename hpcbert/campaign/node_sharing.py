@@ -69,8 +69,10 @@ class NearbyCampaigns:
         neighbours = [entry for _, folder in self._folders.values() for entry in folder]
         return [entry.directory for entry in neighbours if entry.has_other_schema]
 
-    def attempts(self, watched: TrackedCampaign, begin: float, end: float) -> list[MeasuredAttempt]:
-        """Return the attempts of other campaigns, at least those that ran during a period.
+    def attempts(
+        self, watched: TrackedCampaign, nodes: frozenset[str], begin: float, end: float
+    ) -> list[MeasuredAttempt]:
+        """Return the attempts of other campaigns that ran on the nodes during a period.
 
         Campaigns that can't be read are skipped, and so are copies of the campaign itself. Times
         are by the nodes' clocks, seconds since the epoch.
@@ -93,7 +95,10 @@ class NearbyCampaigns:
             for neighbour in neighbours
             if neighbour.created <= end + _SLACK and neighbour.last_written >= since
             for attempt in neighbour.attempts
-            if neighbour.campaign != watched.campaign.id
+            if attempt.step.span[0] <= end + _SLACK
+            and attempt.step.span[1] >= begin - _SLACK
+            and attempt.step.nodes & nodes
+            and neighbour.campaign != watched.campaign.id
         ]
 
 
@@ -203,7 +208,8 @@ def _find_sharers(
     if nearby and measured:
         begin = min(attempt.step.span[0] for attempt in measured)
         end = max(attempt.step.span[1] for attempt in measured)
-        attempts += nearby.attempts(watched, begin, end)
+        nodes = frozenset(node for attempt in measured for node in attempt.step.nodes)
+        attempts += nearby.attempts(watched, nodes, begin, end)
     sharers: dict[Key, _Shared] = {}
     for attempt, neighbour in _find_overlapping(attempts):
         names = attempt.step.shared(neighbour.step)
