@@ -142,10 +142,9 @@ class Submission:
         self._ledger, self._context = ledger, context._replace(environ=environ)
         # Requests for which the controller has shown a job without any difference.
         self._unchanged_requests: set[object] = set()
-        # Calls whose ids are believed, by the array's name.
-        self._believed_calls: dict[str, SbatchCall] = {}
-        # The arrays that each array waits for, by its name, with their ids at that moment.
-        self._awaited: dict[str, tuple[Array, ...]] = {}
+        # The last call for each array, by its name, and the arrays whose ids are believed.
+        self._calls: dict[str, SbatchCall] = {}
+        self._believed: set[str] = set()
 
     @property
     def _watched(self) -> TrackedCampaign:
@@ -189,9 +188,8 @@ class Submission:
 
     def _confirm_believed(self) -> None:
         """Confirm the believed ids by one query; identify each job that it does not show."""
-        calls = self._believed_calls
         watched = self._watched
-        believed = [array for array in watched.campaign.arrays if array.name in calls]
+        believed = [array for array in watched.campaign.arrays if array.name in self._believed]
         answered = list(confirm_jobs(watched, believed, self._context))
         if confirmed := [array for array in answered if array.seen]:
             record_arrays(self._ledger, *confirmed)
@@ -200,7 +198,7 @@ class Submission:
             if not array.seen:
                 # If this process is killed now, sbatch must not be called again.
                 error = f"sbatch printed {array.job_id}, which is not shown as this array's job"
-                call = calls[array.name]
+                call = self._calls[array.name]
                 doubtful_array = replace(call.array, submitted=array.submitted, error=error)
                 record_arrays(self._ledger, doubtful_array)
                 result, verdict = self._identify(call._replace(array=doubtful_array))
@@ -212,9 +210,10 @@ class Submission:
     def _record_wrong_dependencies(self, corrected_ids: Mapping[str, str]) -> None:
         """Record which arrays wait for a job that only seemed to be the campaign's."""
         for array in self._ledger.campaign.arrays:
+            call = self._calls.get(array.name)
             changes = [
                 ("Dependency", f"afterany:{corrected_ids[job.name]}", f"afterany:{job.job_id}")
-                for job in self._awaited.get(array.name, ())
+                for job in (call.conditions.jobs if call else ())
                 if job.name in corrected_ids
             ]
             if changes and array.job_id:
@@ -304,15 +303,14 @@ class Submission:
         """Call sbatch once; return the result for the array, and whether calling again may help."""
         directory, context = self._ledger.directory, self._context
         argv = sbatch_argv(directory, array, conditions)
-        self._awaited[array.name] = conditions.jobs
         outcome = context.run(argv, cwd=directory, env=context.environ)
         if outcome.returncode == _NO_PROGRAM:
             return replace(array, state="refused", error=format_complaint(outcome)), "done"
-        call = SbatchCall(array, conditions, outcome)
+        call = self._calls[array.name] = SbatchCall(array, conditions, outcome)
         request = (without_names(array.request), bool(conditions.jobs), conditions.exclude)
         job = _read_single_job(outcome)
         if job and request in self._unchanged_requests:
-            self._believed_calls[array.name] = call
+            self._believed.add(array.name)
             return job.of(array, format_utc(context.now())), "done"
         result, verdict = self._identify(call)
         if result.seen and not result.changed:
